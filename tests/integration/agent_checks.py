@@ -11,8 +11,10 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
+from ray_multicluster_scheduler.common.current_item import CurrentItem
 from ray_multicluster_scheduler.common.frames import FrameReader, FrameWriter, Message, Pieces
 from ray_multicluster_scheduler.scheduler.connection.gateway.agent import Agent, LeaseExpired
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls import actors as methods_module
@@ -23,7 +25,15 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.calls.actors import
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.call_records import CallRecord
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway.link.connection import Connection, Join
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import MethodOrder, pack_success
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker import worker as worker_module
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import RunningCall
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import (
+    AgentEndpoint,
+    MethodOrder,
+    TaskOrder,
+    pack_success,
+    unpack,
+)
 
 KEY = ("t1", 1)
 
@@ -404,6 +414,28 @@ async def a_method_of_a_process_that_is_gone_waits_for_nobody_and_its_answer_is_
     serving.cancel()
 
 
+async def an_interrupt_beside_the_users_code_is_an_end_after_the_start() -> None:
+    """Without its start, the control plane would take the call for one that has not begun, and repeat it."""
+    channel = SimpleNamespace(ended=[])
+    channel.begin = lambda task_id, attempt, node, **_: RunningCall(task_id, attempt, node, 5.0, 0.0)
+    channel.end = lambda running: channel.ended.append(running.task_id) or []
+    order = TaskOrder(AgentEndpoint("", 0, "", 0.0), CurrentItem("t1", 1, 1, "mac"), 0.0, (), "d", False, b"f", b"a")
+
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    def user_code(*_: Any) -> Any:
+        return {"status": "succeeded", "took": 1.0}, (b"value",)
+
+    worker_module.channel_for, worker_module.this_node = lambda _: channel, lambda: "n1"
+    worker_module._capture_output, worker_module._call = interrupted, user_code
+    before, _ = unpack(worker_module.run_call(order.packed()))
+    worker_module._capture_output, worker_module.pack_success = (lambda: None), interrupted
+    after, _ = unpack(worker_module.run_call(order.packed()))
+    assert before == after == {"status": "cancelled", "at": 5.0, "node": "n1"}, (before, after)
+    assert set(channel.ended) == {"t1"}
+
+
 CHECKS: dict[str, Callable[[], Any]] = {
     check.__name__: check
     for check in (
@@ -421,6 +453,7 @@ CHECKS: dict[str, Callable[[], Any]] = {
         methods_of_two_processes_are_given_in_order_and_nobody_waits_for_what_never_comes,
         a_method_that_comes_after_those_of_a_later_process_is_refused,
         a_method_of_a_process_that_is_gone_waits_for_nobody_and_its_answer_is_repeated,
+        an_interrupt_beside_the_users_code_is_an_end_after_the_start,
     )
 }
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import ray_multicluster_scheduler as rmcs
 from ray_multicluster_scheduler import UnifiedScheduler, get, remote, submit_actor, submit_task, submit_task_async
@@ -131,6 +133,30 @@ def test_another_cluster_refuses_it_with_the_reason(scheduler: UnifiedScheduler)
     with pytest.raises(rmcs.TaskSubmissionError, match="was created inside cluster 'mac'"):
         remote(lambda given: None).options(**elsewhere).remote(result).result(60)
     creator.kill()
+
+
+def test_it_is_called_while_its_cluster_is_full(fleet: Any, tmp_path: Path) -> None:
+    """The tasks that fill the cluster wait for what the program does after the call."""
+    released = tmp_path / "released"
+
+    def wait_for(path: str) -> str:
+        deadline = time.monotonic() + 240
+        while not Path(path).exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return "released" if Path(path).exists() else "waited too long"
+
+    whole = yaml.safe_load(Path(fleet.config_path).read_text())
+    config = tmp_path / "clusters.yaml"
+    config.write_text(yaml.safe_dump({**whole, "settings": {**whole["settings"], "resource_threshold": 0.7}}))
+    with UnifiedScheduler(config) as client:
+        here: dict[str, Any] = {"preferred_cluster": "mac", "fallback": "wait"}
+        child = client.submit_actor(classes()[0], **here).make.remote(10).result(120)
+        full = [client.submit_task_async(wait_for, (str(released),), **here) for _ in range(3)]
+        until(lambda: [one.state for one in full].count(rmcs.TaskState.RUNNING) == 2, 120)
+        assert full[2].explain()["code"] in ("ABOVE_THRESHOLD", "NO_CAPACITY")
+        assert child.add.remote(5).result(120) == 15
+        released.touch()
+        assert [one.result(120) for one in full] == ["released"] * 3
 
 
 def test_a_taken_name_is_a_value_error_outside_and_inside(scheduler: UnifiedScheduler) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -208,8 +208,11 @@ def test_a_head_and_its_raylet_are_killed(fleet: LocalFleet, tmp_path: Path, mon
 @contextmanager
 def stopped_head(fleet: LocalFleet, names: tuple[str, ...]) -> Iterator[None]:
     """SIGSTOP of the GCS, the raylet or both of "mac"; agents and workers go on."""
-    processes = [psutil.Process(pid) for pid in fleet.processes("mac")]
-    head = [process for process in processes if process.name() in names]
+    head = []
+    for pid in fleet.processes("mac"):
+        with suppress(psutil.NoSuchProcess):  # a worker that has just ended
+            process = psutil.Process(pid)
+            head += [process] if process.name() in names else []
     assert len(head) == len(names)
     for process in head:
         process.suspend()
@@ -259,6 +262,73 @@ def test_a_stopped_head_gives_back_what_has_not_begun(
             assert "TAKEN_BACK" in codes(one)
         actor.kill()
     assert lines(tmp_path / "task") == lines(tmp_path / "actor") == ["linux"]
+
+
+def test_a_stopped_cluster_keeps_only_what_had_begun(fleet: LocalFleet, tmp_path: Path) -> None:
+    """Twelve tasks of 4 s on two clusters. Those with an environment of their own wait for new workers when one of the
+    clusters is stopped; they run on the other one while it is."""
+
+    def nap(folder: str, name: str) -> str:
+        import time
+
+        from ray_multicluster_scheduler import current
+
+        with open(f"{folder}/{name}", "a") as file:
+            file.write(f"{current().cluster}\n")
+        time.sleep(4 if name != "first" else 0)
+        return str(current().cluster)
+
+    half: dict[str, Any] = {"resource_requirements": {"CPU": 0.5}}
+    new_workers: dict[str, Any] = {"runtime_env": {"env_vars": {"NEW": tmp_path.name}}}
+    with impatient(fleet, tmp_path, heartbeat_s=5, lease_s=300, lost_after_s=400, start_grace_s=400) as scheduler:
+        get([scheduler.submit_task_async(nap, (str(tmp_path), "first"), **half) for _ in range(4)], timeout=120)
+        (tmp_path / "first").unlink()
+        names = [f"t{number}" for number in range(12)]
+        handles = {
+            name: scheduler.submit_task_async(nap, (str(tmp_path), name), **half, **(new_workers if at >= 4 else {}))
+            for at, name in enumerate(names)
+        }
+        until(lambda: all(lines(tmp_path / name) for name in names[:4]), 60)
+        with stopped_head(fleet, HEAD):
+            sent = {name for name in names if handles[name].cluster == "mac"}
+            until(lambda: all(handles[one].done() or lines(tmp_path / one) == ["mac"] for one in names), 200)
+            begun = {name for name in names if lines(tmp_path / name) == ["mac"]}
+            sent -= begun
+            assert sent, "they had been sent there and had not begun"
+            rest = [handles[name] for name in names if name not in begun]
+            assert get(rest, timeout=0) == ["linux"] * len(rest)
+            assert all("TAKEN_BACK" in codes(handles[name]) for name in sent)
+            assert all(codes(one).count("STARTED") == 1 for one in rest)
+            recalled = [step for name in sent for step in handles[name].explain()["history"]]
+            assert any("head (GCS or raylet) has not answered" in step["sentence"] for step in recalled)
+            assert next(one for one in scheduler.list_clusters() if one["name"] == "mac")["state"] == "HEAD_SILENT"
+        assert get([handles[name] for name in begun], timeout=120) == ["mac"] * len(begun)
+        assert scheduler.submit_task(len, ("back",), **ON_MAC, fallback="wait") == 4, "Ray has caught up"
+    assert {name: lines(tmp_path / name) for name in names} == {
+        name: ["mac" if name in begun else "linux"] for name in names
+    }
+
+
+def test_a_stopped_cluster_that_runs_only_jobs_is_noticed(
+    fleet: LocalFleet, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """No agent is there that would report it."""
+    with UnifiedScheduler(fleet.config_path) as scheduler:
+        job = scheduler.submit_job_async(job_script(tmp_path, "job"), **ON_MAC)
+        until(lambda: bool(lines(tmp_path / "job")), 120)
+
+        def state() -> str:
+            return str(next(one for one in scheduler.list_clusters(refresh=False) if one["name"] == "mac")["state"])
+
+        until(lambda: job.state is TaskState.RUNNING and state() == "UP", 60)
+        with stopped_head(fleet, HEAD):
+            until(lambda: state() == "STALE_SNAPSHOT", 60)
+            until(lambda: "CLUSTER_SUSPECT" in codes(job), 60)
+            until(lambda: "rmcs: 1 item on mac: mac has not answered" in capfd.readouterr().err, 60)
+            assert job.state is TaskState.RUNNING
+        until(lambda: "CONTACT_AGAIN" in codes(job), 60)
+        (tmp_path / "go").touch()
+        assert job.result(120) == "SUCCEEDED"
 
 
 def test_declare_dead_moves_work_at_once(fleet: LocalFleet, tmp_path: Path) -> None:

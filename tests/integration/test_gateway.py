@@ -38,6 +38,7 @@ ROOT = Path(__file__).resolve().parents[2]
         "methods_of_two_processes_are_given_in_order_and_nobody_waits_for_what_never_comes",
         "a_method_that_comes_after_those_of_a_later_process_is_refused",
         "a_method_of_a_process_that_is_gone_waits_for_nobody_and_its_answer_is_repeated",
+        "an_interrupt_beside_the_users_code_is_an_end_after_the_start",
     ],
 )
 def test_the_agent_without_a_cluster(ray_python: Path, check: str) -> None:

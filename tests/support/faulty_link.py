@@ -206,8 +206,8 @@ class _FaultyListener:
     def link_up(self, info: LinkInfo) -> None:
         self._listener.link_up(info)
 
-    def link_down(self, cluster: str, sentence: str) -> None:
-        self._listener.link_down(cluster, sentence)
+    def link_down(self, cluster: str, sentence: str, silent_s: float = 0.0) -> None:
+        self._listener.link_down(cluster, sentence, silent_s)
 
     def link_closed(self, cluster: str, sentence: str) -> None:
         self._listener.link_closed(cluster, sentence)

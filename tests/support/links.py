@@ -44,6 +44,8 @@ class RecordingListener:
 
     def __init__(self) -> None:
         self.events: list[tuple[Any, ...]] = []
+        self.silent_s = 0.0
+        """Of the last broken connection."""
         self.kept_later: list[Callable[[], object]] = []
         self.slow = False
         """Results become durable only when a test calls :meth:`keep`."""
@@ -59,8 +61,9 @@ class RecordingListener:
     def link_up(self, info: LinkInfo) -> None:
         self.events.append(("link_up", info))
 
-    def link_down(self, cluster: str, sentence: str) -> None:
+    def link_down(self, cluster: str, sentence: str, silent_s: float = 0.0) -> None:
         self.events.append(("link_down", cluster, sentence))
+        self.silent_s = silent_s
 
     def link_closed(self, cluster: str, sentence: str) -> None:
         self.events.append(("link_closed", cluster, sentence))

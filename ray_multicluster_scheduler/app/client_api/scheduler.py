@@ -625,7 +625,7 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
                     self._runtime = Runtime(self.config, self._control_plane)
                 else:
                     self._runtime = RemoteRuntime(self.address, self._control_plane, self._runtime_env, self._proof)
-                self._runtime.children = ChildActors(self._with_actors)
+                self._runtime.children = ChildActors(self._runtime, self._with_actors)
                 self._submission = Submission(
                     self._runtime.settings,
                     self._runtime.payload_cache,

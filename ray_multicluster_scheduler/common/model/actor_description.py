@@ -53,6 +53,7 @@ class ActorDescription:
     ] = 300.0
     adopt: Annotated[Flag, FieldSpec("It exists already, detached, and is only looked up.")] = False
     asynchronous: Annotated[Flag, FieldSpec("Its class has `async def` methods.")] = False
+    relay: Annotated[Flag, FieldSpec("It only passes calls on to actors that were made inside its cluster.")] = False
 
     def __post_init__(self) -> None:
         if self.lifetime not in (None, "detached"):

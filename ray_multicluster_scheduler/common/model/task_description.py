@@ -215,6 +215,13 @@ class TaskDescription:
         return self.base_kind == "actor"
 
     @property
+    def connects_only(self) -> bool:
+        """Whether it starts no work, but finds an actor that exists (``adopt``) or passes calls on (``relay``). What
+        keeps new work away from a cluster does not apply to it: work that runs there may wait for its answers."""
+        actor = self.actor
+        return actor is not None and (actor.adopt or actor.relay) and not (self.requirements or actor.placement)
+
+    @property
     def ready_timeout(self) -> float | None:
         """Of actors: seconds from when a cluster took them until they are ready."""
         if self.gang is not None:

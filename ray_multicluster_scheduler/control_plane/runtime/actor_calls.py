@@ -184,7 +184,7 @@ class ActorCalls:
         self, call: CallItem, error: str, message: str, next_step: str, actor_ended: Outcome | None = None
     ) -> None:
         self._calls.close(call)
-        call.ended(call.refused(error, message, next_step, actor_ended=actor_ended))
+        self._calls.ended(call, call.refused(error, message, next_step, actor_ended=actor_ended))
 
     def _set_values(self, call: CallItem, values: Values) -> None:
         call.set_values(values)
@@ -192,7 +192,7 @@ class ActorCalls:
 
     def _failed(self, call: CallItem, failure: ArgumentFailure) -> None:
         self._calls.close(call)
-        call.ended(call.refused(failure.error, failure.sentence, origin=failure.origin))
+        self._calls.ended(call, call.refused(failure.error, failure.sentence, origin=failure.origin))
         self._calls.wake(self)
 
 
@@ -337,11 +337,13 @@ class MethodCalls:
         on_failure: Callable[[BaseException], None],
         life: int = 0,
         fetch_value: FetchValue | None = None,
+        on_end: Callable[[CallPromise, Outcome], None] | None = None,
     ) -> None:
         """``on_failure`` is called with a defect in this class, after which it is unknown what was sent. ``life``
-        counts the processes of a control plane whose actors outlive them. ``fetch_value`` fetches kept values."""
+        counts the processes of a control plane whose actors outlive them. ``fetch_value`` fetches kept values.
+        ``on_end`` is called with each outcome before the program can see it."""
         self.link, self.homes, self.home_of, self._failure = link, homes, home_of, on_failure
-        self.life, self.fetch_value = life, fetch_value
+        self.life, self.fetch_value, self._on_end = life, fetch_value, on_end
         self._prefix, self._numbers, self._newest = f"call-{control_plane}-", itertools.count(1), 0
         self._loop, self._process = asyncio.get_running_loop(), os.getpid()
         self._lock = Lock()  # guards the refusal and the calls put before it
@@ -416,7 +418,7 @@ class MethodCalls:
             return
         if call.sent_to is None:
             self.close(call)
-            call.ended(call.cancelled("the caller requested it, before it was sent"))
+            self.ended(call, call.cancelled("the caller requested it, before it was sent"))
             self.wake(call.actor)
         elif (link := self.link(call.sent_to)) is not None:
             link.cancel(call.id, 1, force=force)
@@ -428,7 +430,7 @@ class MethodCalls:
             return
         actor = call.actor
         actor.unanswered -= 1
-        call.ended(call.answered(result))
+        self.ended(call, call.answered(result))
         if actor.waiting:
             self.wake(actor)
 
@@ -438,6 +440,12 @@ class MethodCalls:
         if call.watch_arguments is not None:
             call.watch_arguments.stop()
 
+    def ended(self, call: CallItem, outcome: Outcome) -> None:
+        """Set the outcome of a call."""
+        if self._on_end is not None:
+            self._on_end(call, outcome)
+        call.ended(outcome)
+
     def end(self, why: str, error: str, sentence: str) -> None:
         """Refuse further calls, and end all unanswered ones with this error."""
         with self._lock:
@@ -446,7 +454,7 @@ class MethodCalls:
             self._open.clear()
         for call in left:
             self.close(call)
-            call.ended(call.abandoned(error, sentence))
+            self.ended(call, call.abandoned(error, sentence))
             call.actor.waiting.clear()
 
     def _turn(self) -> None:

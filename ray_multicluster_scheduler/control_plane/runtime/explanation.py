@@ -27,7 +27,12 @@ from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import UnmetPr
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ItemRow
 from ray_multicluster_scheduler.scheduler.lifecycle.transitions import attempts_of, shown_history
-from ray_multicluster_scheduler.scheduler.policy.reasons import CLUSTER_SUSPECT, DASHBOARD_SILENT, LINK_FAILED
+from ray_multicluster_scheduler.scheduler.policy.reasons import (
+    CLUSTER_SUSPECT,
+    DASHBOARD_SILENT,
+    HEAD_SILENT,
+    LINK_FAILED,
+)
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 
 if TYPE_CHECKING:
@@ -182,9 +187,12 @@ def _cluster_note(runtime: Runtime, record: TaskRecord) -> str:
     if problem is None:
         return ""
     note = f", but {record.cluster} has a problem: {problem.sentence}"
+    state = runtime.machine.registry.state(record.cluster)
+    if record.task.kind == "job" and record.code == CLUSTER_SUSPECT:
+        retry_lost = record.task.retry_lost and problem.code != HEAD_SILENT
+        return f"{note}; {state.job_wait(retry_lost=retry_lost)}"
     if problem.code != CLUSTER_SUSPECT or record.task.kind == "job":  # these are not given up
         return note
-    state = runtime.machine.registry.state(record.cluster)
     return f"{note}; {state.lease_wait(runtime.clock.now())}"
 
 

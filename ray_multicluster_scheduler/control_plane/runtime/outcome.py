@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.common import pickling, task_errors
 from ray_multicluster_scheduler.common.exception import SchedulerError, TaskTimeoutError
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.common.notices import unread_failures
-from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
+from ray_multicluster_scheduler.control_plane.runtime.item import CallPromise, Item, Outcome, Promise
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 
@@ -66,6 +66,16 @@ def note_failure(item: Item, outcome: Outcome) -> None:
         unread_failures.add(
             item.id, f"{item.task.name} failed: {done.error or ''}{': ' * bool(done.error)}{done.message}"
         )
+
+
+def note_failed_call(call: CallPromise, outcome: Outcome) -> None:
+    """The same for the call of a method. An actor that dies is reported itself, unless it is restarted; one that the
+    program has killed is not."""
+    done, actor = outcome.completion, call.actor.item.task.actor
+    if done.error == "ActorDiedError" and (call.actor.killed or actor is None or not actor.max_restarts):
+        return
+    if done.state is TaskState.FAILED:
+        unread_failures.add(call.id, f"{call.name} failed: {done.error or ''}{': ' * bool(done.error)}{done.message}")
 
 
 def as_read(row: Row) -> Row:

@@ -41,7 +41,13 @@ from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPl
 from ray_multicluster_scheduler.control_plane.runtime.item import CallPromise, Item, Outcome, Promise
 from ray_multicluster_scheduler.control_plane.runtime.kept_values import KeptValueFetcher
 from ray_multicluster_scheduler.control_plane.runtime.loop_thread import CallbackThreads, LoopThread, shut_down_error
-from ray_multicluster_scheduler.control_plane.runtime.outcome import OnFetched, as_read, note_failure, value_timeout
+from ray_multicluster_scheduler.control_plane.runtime.outcome import (
+    OnFetched,
+    as_read,
+    note_failed_call,
+    note_failure,
+    value_timeout,
+)
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecordStore, NoAgentRecords
 from ray_multicluster_scheduler.scheduler.connection.agents.lingering_agents import LingeringAgents
 from ray_multicluster_scheduler.scheduler.connection.connection_lifecycle import ConnectionLifecycleManager
@@ -496,6 +502,7 @@ class Runtime(LoopThread, ControlPlane):
             self._defect,
             self._persistence.life,
             self.fetch_kept_value,
+            None if self._persistence.lasting else note_failed_call,
         )
         self.collector.route_methods(self.method_calls.answered)
         self.connections = ConnectionLifecycleManager(self.links, settings.agent_idle_s)

@@ -68,7 +68,9 @@ def cancel_all(runtime: Runtime, *, interrupted: bool = False) -> None:
         notify(f"sent to detached actors, so not waited for: {shorten(sent)}")
     actors = [item for item in items if item.task.runs_actors and item not in detached]
     if actors:
-        notify(f"ended with the program: {_actors(actors)}")
+        made = [item for item in actors if not item.task.connects_only]  # the others are relays of ours
+        if made:
+            notify(f"ended with the program: {_actors(made)}")
         for item in actors:
             runtime.cancel(item.id, "its program has ended", force=True)
         wait_for(actors, len(actors), CANCEL_TIMEOUT_S)

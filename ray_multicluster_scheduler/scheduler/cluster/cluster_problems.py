@@ -56,10 +56,10 @@ def breaker_problem(breaker: CircuitBreaker, now: float) -> ClusterProblem:
     return ClusterProblem(reasons.BREAKER_HALF_OPEN if probed else reasons.BREAKER_OPEN, _failing(breaker, now))
 
 
-def silent_link(silent_s: float, lost_after_s: float, breaker: CircuitBreaker, now: float) -> ClusterProblem:
+def silent_link(silent_s: float, lost: bool, breaker: CircuitBreaker, now: float) -> ClusterProblem:
     """Its link has been down for ``silent_s``; an open breaker is mentioned too."""
     also = "" if breaker.state(now) is BreakerState.CLOSED else f"; {_failing(breaker, now)}"
-    if silent_s >= lost_after_s:
+    if lost:
         return ClusterProblem(reasons.CLUSTER_LOST, f"its link has been silent for {silent_s:.0f} s: it is lost{also}")
     what = f"has been silent for {silent_s:.0f} s" if silent_s >= 1.0 else "broke less than a second ago"
     return ClusterProblem(reasons.CLUSTER_SUSPECT, f"its link {what}{also}")

@@ -58,6 +58,8 @@ def without_reserved(nodes: Iterable[NodeView], pin: WideItemReservation) -> tup
 
 
 STALE_AFTER_INTERVALS = 3
+_ANSWER_S = 3.0
+"""A busy head may normally take this long for an answer."""
 _NOT_IN_VIEW = frozenset(
     {
         "refresh_requested_at",
@@ -103,9 +105,10 @@ class ClusterState:
         self.wide_reservation: WideItemReservation | None = None
         self.ledger = Ledger(self._ledger_changed, on_rebooked)
         self.breaker = CircuitBreaker(settings.breaker_failures, settings.breaker_recovery_s, self._changed)
-        self.slots = SlotAssignments(self._ledger_changed)
+        self.slots = SlotAssignments(self._slots_changed)
+        self._watched = False  # there is work of ours
         self.link: LinkState = "none"
-        self.link_up_at = self.link_down_at = 0.0
+        self.link_up_at = self.link_down_at = self.link_lost_at = 0.0
         self.link_failure: LinkFailure | None = None
         self.refresh_failure: SnapshotFailure | None = None
         self.refreshing = False
@@ -140,6 +143,12 @@ class ClusterState:
         if fields["_view"] is not None:
             fields["_view"] = None
             self._on_change(self.metadata.name)
+
+    def _slots_changed(self) -> None:
+        if self._watched != bool(self.slots.held):  # on which depends how soon a snapshot is stale
+            self.__dict__["_watched"] = not self._watched
+            self._changed()
+        self._ledger_changed()
 
     @property
     def name(self) -> str:
@@ -238,8 +247,9 @@ class ClusterState:
         self.python_version, self.ray_version = python_version, ray_version
         self._record_contact(now)
 
-    def link_down(self, now: float) -> None:
+    def link_down(self, now: float, silent_s: float = 0.0) -> None:
         self.link, self.link_down_at = "down", now
+        self.link_lost_at = now - silent_s + self.settings.lost_after_s
 
     def link_closed(self) -> None:
         self.link = "none"
@@ -322,11 +332,11 @@ class ClusterState:
             view.next_submission_at,
             self.link_failure.retry_at if self.link_failure else None,
             self.breaker.half_open_at,
-            self.link_down_at + self.settings.lost_after_s if self.link == "down" else None,
+            self.link_lost_at if self.link == "down" else None,
         ]
         ahead = [at for at in times if at is not None and at > view.at]
         if self.snapshot_received_at is not None and not self.receives_updates():
-            stale = self.snapshot_received_at + STALE_AFTER_INTERVALS * self.settings.snapshot_interval_s
+            stale = self.snapshot_received_at + self.stale_after_s
             ahead += [stale] if stale >= view.at else []  # at that very moment it is not stale yet
         if ahead or view.problem is not None:
             ahead.append(view.at + 1.0)
@@ -400,7 +410,7 @@ class ClusterState:
         if self.last_contact_at is None and failed is not None:
             return unreachable(failed, self.breaker, now)
         if self.link == "down":
-            return silent_link(now - self.link_down_at, self.settings.lost_after_s, self.breaker, now)
+            return silent_link(self.link_silent_s(now), now >= self.link_lost_at, self.breaker, now)
         if self.breaker.state(now) is not BreakerState.CLOSED:
             return breaker_problem(self.breaker, now)
         if self.head_silent_since is not None:
@@ -414,16 +424,35 @@ class ClusterState:
         if self.receives_updates():
             return None
         age = now - self.snapshot_received_at
-        if age <= STALE_AFTER_INTERVALS * self.settings.snapshot_interval_s:
+        if age <= self.stale_after_s:
             return None
         tail = f": {self.refresh_failure.sentence}" if self.refresh_failure else "; a request is under way"
         sentence = f"its last snapshot is {age:.0f} s old{tail}"
         return ClusterProblem(reasons.STALE_SNAPSHOT, sentence, being_asked=self.refresh_failure is None)
 
+    @property
+    def stale_after_s(self) -> float:
+        """The age at which a snapshot is stale. A cluster with work of ours is polled: one missing answer is enough."""
+        interval_s = self.settings.snapshot_interval_s
+        at_most_s = STALE_AFTER_INTERVALS * interval_s
+        return min(at_most_s, interval_s + _ANSWER_S) if self._watched else at_most_s
+
+    def job_wait(self, *, retry_lost: bool) -> str:
+        """What happens to a job on a cluster that is silent."""
+        if retry_lost:
+            lost_after_s = self.settings.lost_after_s
+            return f"it may still run there; after {lost_after_s:g} s (lost_after_s) it is run elsewhere (retry_lost)"
+        command = f"`rmcs clusters declare-dead {self.name}`"
+        return f"a job may still run there, so it waits until {self.name} answers or is declared dead ({command})"
+
     def lease_wait(self, now: float) -> str:
         """Why tasks and actors on a suspect cluster are not repeated elsewhere yet, and when they will be."""
-        left_s = self.link_down_at + self.settings.lost_after_s - now
+        left_s = max(0.0, self.link_lost_at - now)
         return f"what runs there may be alive, so it goes elsewhere in {left_s:.0f} s (lost_after_s) unless it answers"
+
+    def link_silent_s(self, now: float) -> float:
+        """How long a link that is down has been silent."""
+        return now - min(self.link_down_at, self.link_lost_at - self.settings.lost_after_s)
 
     def nodes_are_current(self, now: float) -> bool:
         """Is the state of its nodes current? Otherwise it is that of the last snapshot."""

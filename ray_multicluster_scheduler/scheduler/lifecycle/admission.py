@@ -313,6 +313,8 @@ class Admission:
         return True
 
     def _could_start(self, task: TaskDescription, now: float) -> bool:
+        if self._scheduling.connection_target(task, now) is not None:
+            return True
         try:
             return self._scheduling.plan(task, now).cluster is not None
         except PolicyEvaluationError:  # the pass ends such an item

@@ -51,6 +51,8 @@ class Attempts:
         if record is None or record.accepted:
             return
         record.accepted = True
+        assert record.cluster is not None
+        self._machine.submissions.record(record.task, record.cluster, now, retry=record.attempt > 1)
         if record.started_at is not None or record.task.kind == "job":  # only the cluster knows when a job starts
             return
         if not record.task.runs_actors:

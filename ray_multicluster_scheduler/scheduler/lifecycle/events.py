@@ -110,10 +110,12 @@ class LinkUp:
 
 @dataclass(frozen=True, slots=True)
 class LinkDown:
-    """The link lost contact (suspect): no new work goes there, running work may continue."""
+    """The link lost contact (suspect): no new work goes there, running work may continue. ``silent_s``: the part of
+    ``lost_after_s`` that has passed; the link counts it from when the agent's lease was renewed."""
 
     cluster: str
     sentence: str
+    silent_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

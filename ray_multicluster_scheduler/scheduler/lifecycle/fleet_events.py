@@ -66,6 +66,8 @@ class FleetEvents:
         # Jobs have no link that reports a loss: their cluster is lost when it does not answer for this time.
         if state.silent_since is not None and now - state.silent_since >= self._machine.settings.lost_after_s:
             self._mark_lost(state, now, jobs=True, sentence=event.sentence)
+        elif state.last_contact_at is not None and now - state.last_contact_at > state.stale_after_s:
+            self._notify_jobs(state, f"has not answered for {now - state.last_contact_at:.0f} s", now)
 
     def dashboard_checked(self, event: DashboardChecked, now: float) -> None:
         """Concerns jobs only: what uses the link does not need the dashboard."""
@@ -78,6 +80,8 @@ class FleetEvents:
             silent_for = now - state.record_dashboard_failure(event.sentence, now)
             if silent_for >= self._machine.settings.lost_after_s:
                 self._mark_lost(state, now, jobs=True, sentence=event.sentence)
+            elif silent_for > state.stale_after_s:
+                self._notify_jobs(state, f"has a dashboard that has not answered for {silent_for:.0f} s", now)
         elif state.dashboard_failure is not None:
             state.dashboard_failure = None
             self._mark_recovered(state, now, jobs=True)
@@ -93,6 +97,8 @@ class FleetEvents:
             state.head_silent_since = now - event.silent_s
             self._machine.clusters_to_refresh.add(state.name)
             self._scheduling.request_full_scan()
+        silence = f"has a head that has not answered for {event.silent_s:.0f} s"
+        self._notify_jobs(state, silence, now, may_be_lost=False)
         for record in self._records_on(state, jobs=False):
             if record.task.actor is None or not record.task.actor.detached:
                 self._prefetch.recall(
@@ -111,20 +117,20 @@ class FleetEvents:
     def link_down(self, event: LinkDown, now: float) -> None:
         state = self._find_and_reschedule(event.cluster)
         if state is not None and state.link != "down":
-            state.link_down(now)
+            state.link_down(now, event.silent_s)
             if state.slots.held or state.slots.prefetched:
-                self._machine.output.set_timer(timers.lost_key(state.name), now + timers.NOTICE_AFTER_S)
+                notice_at = min(now + timers.NOTICE_AFTER_S, max(now, state.link_lost_at))
+                self._machine.output.set_timer(timers.lost_key(state.name), notice_at)
 
     def still_silent(self, cluster: str, now: float) -> None:
         """The link has been down since its timer was set; contact would have cleared it."""
         state, lost_after_s = self._machine.registry.state(cluster), self._machine.settings.lost_after_s
-        lost_at = state.link_down_at + lost_after_s
-        if now >= lost_at:
+        if now >= state.link_lost_at:
             sentence = f"no contact with {cluster} for lost_after_s ({lost_after_s:g} s)"
             self._mark_lost(state, now, jobs=False, sentence=sentence)
             return
-        self._machine.output.set_timer(timers.lost_key(cluster), lost_at)
-        sentence = f"{cluster} has been silent for {now - state.link_down_at:.0f} s; {state.lease_wait(now)}"
+        self._machine.output.set_timer(timers.lost_key(cluster), state.link_lost_at)
+        sentence = f"{cluster} has been silent for {state.link_silent_s(now):.0f} s; {state.lease_wait(now)}"
         for record in self._records_on(state, jobs=False):
             self._machine.transition(record, record.state, reasons.CLUSTER_SUSPECT, sentence, now)
 
@@ -214,6 +220,15 @@ class FleetEvents:
                 self._machine.transition(record, TaskState.LOST, codes.CONTACT_LOST, sentence, now)
                 if jobs and record.task.retry_lost and record.ending is None:
                     self._attempts.abandon(record, codes.CONTACT_LOST, sentence, now)
+
+    def _notify_jobs(self, state: ClusterState, silence: str, now: float, *, may_be_lost: bool = True) -> None:
+        """Report once to the jobs of a silent cluster what happens to them. It is not lost while its agent answers."""
+        for record in self._records_on(state, jobs=True):
+            if record.state is not TaskState.LOST and record.code != reasons.CLUSTER_SUSPECT:
+                sentence = (
+                    f"{state.name} {silence}; {state.job_wait(retry_lost=may_be_lost and record.task.retry_lost)}"
+                )
+                self._machine.transition(record, record.state, reasons.CLUSTER_SUSPECT, sentence, now)
 
     def _mark_recovered(self, state: ClusterState, now: float, *, jobs: bool) -> None:
         for record in self._records_on(state, jobs=jobs):

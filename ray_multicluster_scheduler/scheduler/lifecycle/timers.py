@@ -24,7 +24,7 @@ KEEP = "keep"
 
 NOTICE_AFTER_S = 5.0
 """Items on a cluster whose link has been down for this time report it. By then a dead cluster on this machine is known
-to be dead; less than any ``lost_after_s``."""
+to be dead."""
 
 
 def queue_key(task_id: str) -> str:

@@ -9,7 +9,8 @@ from ray_multicluster_scheduler.control_plane.config.settings import Settings
 class ClusterSubmissionHistory:
     """One submission per cluster in ``submission_interval_s``, for the kinds that the settings name.
 
-    The kinds share one interval per cluster. Retries and resumed work neither wait for it nor restart it.
+    The kinds share one interval per cluster. It begins when an item is sent, and again when the cluster has accepted
+    it, which may take seconds. Retries and resumed work neither wait for it nor restart it.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -23,8 +24,8 @@ class ClusterSubmissionHistory:
         return self._interval_s > 0 and kind in self._kinds
 
     def record(self, task: TaskDescription, cluster: str, now: float, *, retry: bool) -> None:
-        """An item was sent to the cluster now."""
-        if not retry:
+        """An item was sent to the cluster or accepted by it now."""
+        if not retry and not task.connects_only:
             self.record_at(task.base_kind, cluster, now)
 
     def record_at(self, kind: str, cluster: str, at: float) -> None:

@@ -91,6 +91,7 @@ class PolicyEngine:
         self._item_filters = tuple(one for one in filters if not is_by_kind(one))
         self._optional_filters = tuple((one, getattr(one, "concerns", None)) for one in self._item_filters)
         self._constraint_filters = tuple(one for one in filters if isinstance(one, filter_set.CONSTRAINT_FILTERS))
+        self._connection_filters = tuple(one for one in filters if isinstance(one, filter_set.CONNECTION_FILTERS))
         self._threshold = next(one for one in filters if isinstance(one, filter_set.ThresholdFilter))
         self._ranks: tuple[Rank, ...] = (*REQUESTED_RANKS, *catalog.ranks, *LATER_RANKS)
         self._scores = catalog.chosen_scores(settings.weights)
@@ -184,6 +185,10 @@ class PolicyEngine:
         except Exception as error:
             raise evaluation_error(f"the filter {getattr(one, 'name', one)!r}", task, view, error) from error
         return None
+
+    def is_reachable(self, task: TaskDescription, view: ClusterView) -> bool:
+        """Can an item that starts no work go there, whatever keeps new work away?"""
+        return all(one.check(task, view) is None for one in self._connection_filters)
 
     def violates_constraints(self, task: TaskDescription, view: ClusterView) -> bool:
         """Does the item have constraints that this cluster never meets?"""

@@ -19,6 +19,7 @@ class Holding(NamedTuple):
     cost: float
     gpus: float
     since: float = 0.0
+    running: int = 1
 
 
 class OwnerAccount:
@@ -83,12 +84,12 @@ class OwnerAccount:
     def charge(self, holding: Holding, now: float) -> None:
         """One more item is on a cluster."""
         self._change(now, holding.cost)
-        self.running += 1
+        self.running += holding.running
         self.gpus += holding.gpus
 
     def refund(self, holding: Holding, now: float) -> None:
         self._change(now, -holding.cost)
-        self.running -= 1
+        self.running -= holding.running
         self.gpus = max(0.0, round(self.gpus - holding.gpus, 6))
         if not self.running:
             self.held = self.gpus = 0.0  # without the noise of sums
@@ -113,6 +114,8 @@ class OwnerAccount:
 
 def holding_of(task: TaskDescription, fleet: Resources, now: float) -> Holding:
     """The share that the item takes of a fleet with these totals, from now on."""
+    if task.connects_only:
+        return Holding(0.0, 0.0, now, running=0)
     need = task.placement
     cost = 0.0
     for name, amount in (need or UNKNOWN_COST).items():

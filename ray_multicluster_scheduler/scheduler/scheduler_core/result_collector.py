@@ -71,8 +71,8 @@ class ResultCollector:
     def link_up(self, info: LinkInfo) -> None:
         self._post(LinkUp(info.cluster, info.python_version, info.ray_version, info.session_id))
 
-    def link_down(self, cluster: str, sentence: str) -> None:
-        self._post(LinkDown(cluster, sentence))
+    def link_down(self, cluster: str, sentence: str, silent_s: float = 0.0) -> None:
+        self._post(LinkDown(cluster, sentence, silent_s))
 
     def link_closed(self, cluster: str, sentence: str) -> None:
         self._post(LinkClosed(cluster, sentence))

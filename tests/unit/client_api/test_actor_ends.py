@@ -81,7 +81,7 @@ class TestTheActorEnds:
         plane.post(events.LinkUp("mac", "3.11.7", "2.60.0", "s1"))
         plane.post(events.LinkDown("mac", "no contact"))
         state = plane.runtime.machine.registry.state("mac")
-        plane.runtime.call_and_wait(lambda: setattr(state, "link_down_at", state.link_down_at - 1000))
+        plane.runtime.call_and_wait(lambda: setattr(state, "link_lost_at", state.link_lost_at - 1000))
         plane.post(events.TimerFired("lost:mac"))
         until(lambda: actor.state is TaskState.LOST)
         waits = actor.add.remote(1)

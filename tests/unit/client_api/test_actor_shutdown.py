@@ -36,6 +36,15 @@ def test_a_living_actor_is_not_waited_for(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().err == f"rmcs: ended with the program: Counter {actor.id} on mac\n"
 
 
+def test_a_relay_is_not_mentioned(capsys: pytest.CaptureFixture[str]) -> None:
+    with ActorPlane() as plane:
+        relay = plane.actors.submit_relay(Counter, "mac", {})
+        until(lambda: relay.state is TaskState.RUNNING)
+        end(plane)
+        assert relay.state is TaskState.CANCELLED
+    assert capsys.readouterr().err == ""
+
+
 def test_its_calls_are(capsys: pytest.CaptureFixture[str]) -> None:
     with ActorPlane() as plane:
         handle = plane.actor().add.remote(1)

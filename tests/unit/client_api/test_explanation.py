@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.control_plane.runtime import explanation
 from ray_multicluster_scheduler.control_plane.runtime.job_status import ENDED
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.scheduler_core.attempt_preparation import PreparedAttempt
-from tests.unit.client_api.control_plane import ControlPlane
+from tests.unit.client_api.control_plane import ControlPlane, until
 from tests.unit.lifecycle.driver import job
 
 
@@ -105,3 +105,15 @@ def test_crashes_that_do_not_open_the_breaker_are_mentioned() -> None:
 def test_the_words_for_jobs_that_are_over() -> None:
     assert {"SUCCEEDED", "FAILED", "STOPPED", "EXPIRED"} == ENDED
     assert set(explanation.JOB_STATUS) == set(TaskState), "every state has a word"
+
+
+def test_a_job_on_a_cluster_with_a_silent_head_waits_for_it(
+    plane: ControlPlane, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handle = plane.job("j1", retry_lost=True)
+    plane.post(events.HeadSilent("mac", 6.0))
+    until(lambda: handle.explain()["code"] == "CLUSTER_SUSPECT")
+    sentence = handle.explain()["sentence"]
+    assert sentence.startswith("mac has it, but mac has a problem: ")
+    assert sentence.endswith("it waits until mac answers or is declared dead (`rmcs clusters declare-dead mac`)")
+    until(lambda: "rmcs: 1 item on mac: mac has a head that has not answered" in capsys.readouterr().err)

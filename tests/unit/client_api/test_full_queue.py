@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -234,3 +235,23 @@ def test_over_http_it_is_429(service: HttpService) -> None:
             },
         )
     assert (status, answer["code"], answer["task_id"]) == (429, "QUEUE_FULL", "j")
+
+
+def test_each_refusal_that_was_not_read_is_raised(service: HttpService) -> None:
+    """Three are refused in one batch, and the program reads the newest only."""
+    with UnifiedScheduler(address=service.address) as scheduler:
+        fill(scheduler)
+        gate = threading.Event()
+        assert scheduler._runtime is not None
+        scheduler._runtime.call_soon(gate.wait, 60)
+        refused = [scheduler.submit_task_async(print) for _ in range(3)]
+        gate.set()
+        assert all(one._item.wait(60) is not None for one in refused)
+        assert isinstance(refused[2].exception(), QueueFullError)
+        raised = []
+        for _ in range(2):
+            with pytest.raises(QueueFullError) as caught:
+                scheduler.submit_task_async(print)
+            raised.append(caught.value.task_id)
+        assert raised == [one.id for one in refused[:2]]
+        assert not any(one.id in unread_failures for one in refused)

@@ -199,6 +199,37 @@ def test_the_error_of_a_call_may_arrive_before_the_end_of_its_actor(
     assert (actor._item.id not in unread_failures) == read
 
 
+def test_a_call_that_nobody_reads_counts(plane: ActorPlane) -> None:
+    actor = plane.actor()
+    plane.start(actor)
+    unread, read, waited = actor.add.remote(), actor.add.remote(), actor.add.remote()
+    cancelled, done = actor.add.remote(), actor.add.remote()
+    plane.sent(5)
+    for call in (unread, read, waited):
+        plane.fail_call(call.id, FailureClass.USER, error_type="ValueError")
+    plane.answer(done.id, 1)
+    cancelled.cancel()
+    assert all(one._item.wait(60) is not None for one in (unread, read, waited, done))
+    assert read.exception() is not None
+    raises(lambda: collecting.get([waited]))
+    assert [one.id in unread_failures for one in (unread, read, waited, cancelled, done)] == [True] + [False] * 4
+
+
+@pytest.mark.parametrize(("max_restarts", "killed", "counts"), [(0, False, False), (1, False, True), (1, True, False)])
+def test_a_call_whose_actor_died_counts_if_its_actor_does_not(
+    plane: ActorPlane, max_restarts: int, killed: bool, counts: bool
+) -> None:
+    actor = plane.actor(max_restarts=max_restarts)
+    plane.start(actor)
+    call = actor.add.remote()
+    plane.sent(1)
+    if killed:
+        actor.kill()
+    plane.fail_call(call.id, FailureClass.CRASH)
+    assert call._item.wait(60) is not None
+    assert (call.id in unread_failures) == counts
+
+
 def test_a_future_is_asked_for_by_its_user_only(scheduler: UnifiedScheduler) -> None:
     with FleetExecutor(scheduler, **NOWHERE) as pool:
         futures = [pool.submit(print) for _ in range(3)]

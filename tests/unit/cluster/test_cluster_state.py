@@ -227,6 +227,17 @@ def test_a_silent_link_is_suspect_and_then_lost() -> None:
     assert code(state, 90.0) is None
 
 
+def test_a_link_is_lost_when_its_silence_has_lasted_long_enough() -> None:
+    state = linked()
+    state.link_down(20.0, 15.0)
+    suspect = state.problem(21.0)
+    assert suspect is not None
+    assert suspect.sentence == "its link has been silent for 16 s"
+    assert "in 44 s" in state.lease_wait(21.0)
+    assert (code(state, 64.9), code(state, 65.0)) == ("CLUSTER_SUSPECT", "CLUSTER_LOST")
+    assert "in 0 s" in state.lease_wait(70.0), "the link is about to end it"
+
+
 def test_a_snapshot_becomes_stale_without_a_link() -> None:
     state = linked()
     assert code(state, 1000.0) is None  # the link would have reported a change

@@ -64,6 +64,7 @@ async def test_missed_heartbeats_break_the_connection(plane: Plane) -> None:
     ((_, cluster, sentence),) = await plane.received.until("link_down")
     assert cluster == "a"
     assert "the agent sent nothing for" in sentence
+    assert plane.received.silent_s > 3 * 0.1, "of the time after which it is lost, this has passed"
     assert not link.connected
 
 

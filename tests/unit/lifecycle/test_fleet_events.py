@@ -52,6 +52,30 @@ def test_what_is_on_a_silent_cluster_says_when_it_goes_elsewhere() -> None:
         assert (driver.state(task_id), driver.machine.record(task_id).code) == (state, "CONTACT_AGAIN")
 
 
+def test_the_announced_time_counts_from_the_last_contact_as_the_link_does() -> None:
+    driver = ready(4)
+    driver.submit(task("t"))
+    driver.start("t")
+    driver.send(events.LinkDown("a", "3 heartbeats missed", silent_s=15.5))
+    driver.fire("lost:a", after=5)
+    record = driver.machine.record("t")
+    assert record.sentence.startswith("a has been silent for 20 s; ")
+    assert "elsewhere in 40 s" in record.sentence
+    assert SetTimer("lost:a", driver.now + 39.5) in driver.issued(SetTimer)
+    driver.fire("lost:a", after=39.5)
+    assert driver.state("t") is TaskState.LOST
+
+
+@pytest.mark.parametrize(("silent_s", "in_s"), [(57.0, 3.0), (100.0, 0.0)])
+def test_a_link_that_is_nearly_lost_is_checked_at_that_time(silent_s: float, in_s: float) -> None:
+    driver = ready(4)
+    driver.submit(task("t"))
+    driver.send(events.LinkDown("a", "silent", silent_s=silent_s))
+    assert SetTimer("lost:a", driver.now + in_s) in driver.issued(SetTimer)
+    driver.fire("lost:a", after=in_s)
+    assert driver.state("t") is TaskState.LOST
+
+
 def test_a_cluster_whose_processes_are_dead_gets_no_work_before_it_answers() -> None:
     driver = ready(4, 2, retry_backoff={"base_s": 0})
     driver.submit(task("t", preferred_cluster="a"))

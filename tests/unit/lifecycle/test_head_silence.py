@@ -5,7 +5,7 @@ from __future__ import annotations
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import RecallAttempt
-from tests.unit.lifecycle.driver import actor, job, prefetched_of_two_owners, ready, task
+from tests.unit.lifecycle.driver import Driver, actor, cluster, job, prefetched_of_two_owners, ready, task
 
 
 def test_nothing_new_goes_to_a_cluster_with_a_silent_head_until_it_answers() -> None:
@@ -95,3 +95,73 @@ def test_one_that_got_a_slot_meanwhile_and_was_taken_back_waits_again() -> None:
     assert first.ending is None
     driver.send(events.AttemptFinished("theirs", 1, "cancelled", code="RECALLED"))
     assert (first.state, first.failures) == (TaskState.QUEUED, {})
+
+
+def polled_with_jobs() -> Driver:
+    """Jobs run on a cluster without a link, which answered just now."""
+    driver = Driver(cluster("a"))
+    driver.submit(job("waits"))
+    driver.submit(job("moves", retry_lost=True))
+    driver.snapshot("a", 4, source="http")
+    for one in ("waits", "moves"):
+        driver.start(one)
+    return driver
+
+
+def test_silence_of_a_cluster_that_runs_jobs_is_known_after_one_missing_answer() -> None:
+    driver = polled_with_jobs()
+    driver.now += 8
+    assert driver.machine.view("a", driver.now).problem is None
+    driver.now += 0.1
+    problem = driver.machine.view("a", driver.now).problem
+    assert problem is not None
+    assert problem.code == "STALE_SNAPSHOT"
+    assert driver.submit(job("next")).code == "STALE_SNAPSHOT"
+    driver.cancel("next")
+    for one in ("waits", "moves"):
+        driver.succeed(one)
+    idle = driver.machine.view("a", driver.now).problem
+    assert idle is None, "nobody asks an idle cluster, so its answer may be older"
+
+
+def test_jobs_on_a_silent_cluster_say_once_what_happens_to_them() -> None:
+    driver = polled_with_jobs()
+    driver.fire("refresh:a", after=5)
+    driver.no_answer("a")
+    assert driver.machine.record("waits").code == "STARTED", "one refused request is no silence"
+    driver.fire("refresh:a", after=5)
+    driver.no_answer("a")
+    waits, moves = (driver.machine.record(one) for one in ("waits", "moves"))
+    assert [(one.state, one.code) for one in (waits, moves)] == [(TaskState.RUNNING, "CLUSTER_SUSPECT")] * 2
+    assert waits.sentence == (
+        "a has not answered for 10 s; a job may still run there, so it waits until a answers or is declared dead "
+        "(`rmcs clusters declare-dead a`)"
+    )
+    assert moves.sentence == (
+        "a has not answered for 10 s; it may still run there; after 60 s (lost_after_s) it is run elsewhere "
+        "(retry_lost)"
+    )
+    steps = len(waits.history)
+    driver.fire("refresh:a", after=5)
+    driver.no_answer("a")
+    assert len(waits.history) == steps
+    driver.snapshot("a", 4, source="http")
+    assert [(one.state, one.code) for one in (waits, moves)] == [(TaskState.RUNNING, "CONTACT_AGAIN")] * 2
+
+
+def test_jobs_beside_a_link_are_told_of_a_silent_head_and_of_a_silent_dashboard() -> None:
+    driver = ready(4)
+    driver.submit(job("j", retry_lost=True))
+    driver.start("j")
+    record = driver.machine.record("j")
+    driver.send(events.HeadSilent("a", 6.0), after=6)
+    assert record.sentence.startswith("a has a head that has not answered for 6 s; a job may still run there")
+    driver.snapshot("a", 4)
+    assert record.code == "CONTACT_AGAIN"
+    driver.dashboard("a", "connection refused")
+    assert record.code == "CONTACT_AGAIN", "it may be a moment only"
+    driver.now += 30
+    driver.dashboard("a", "connection refused")
+    assert record.sentence.startswith("a has a dashboard that has not answered for 30 s; it may still run there; after")
+    driver.dashboard("a")
+    assert record.code == "CONTACT_AGAIN"

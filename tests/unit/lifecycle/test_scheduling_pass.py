@@ -322,7 +322,7 @@ def test_an_event_at_the_very_time_of_the_wake_does_not_swallow_it() -> None:
     driver = ready(8, submission_interval_s=40)
     driver.submit(job("j1"))
     driver.submit(job("j2"))
-    driver.send(events.DispatchAccepted("j1", 1), after=40)
+    driver.send(events.Started("j1", 1, driver.now), after=40)
     assert driver.sent_to() == {"j1": "a", "j2": "a"}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from types import FunctionType
 from typing import Any, NoReturn, Self
@@ -49,9 +49,7 @@ class ActorHandle:
     def __init__(self, calls: CallQueue, runtime: ControlPlane, methods: Mapping[str, MethodShape]) -> None:
         """``methods`` is empty for an actor that was found by name: any method name is accepted."""
         for name, shape in methods.items():
-            own = vars(ActorHandle).get(name)
-            bound = own.__get__(self) if isinstance(own, FunctionType) else None
-            self.__dict__[name] = ActorMethod(calls, runtime, name, shape, bound)
+            self.__dict__[name] = ActorMethod(calls, runtime, name, shape, own_method(self, name))
         self.__dict__.update(_item=calls.item, _rmcs_calls=calls, _rmcs_runtime=runtime, _rmcs_methods=methods)
 
     @HandleAttribute
@@ -203,6 +201,12 @@ class ActorHandle:
         return restore, (name, cluster, {name: shape.num_returns for name, shape in self._rmcs_methods.items()})
 
     _rmcs_reference = __reduce__
+
+
+def own_method(handle: ActorHandle, name: str) -> Callable[..., Any] | None:
+    """The method of ActorHandle that a user's method of this name hides."""
+    own = vars(ActorHandle).get(name)
+    return own.__get__(handle) if isinstance(own, FunctionType) else None
 
 
 def _serves_or_over(item: Item) -> bool:

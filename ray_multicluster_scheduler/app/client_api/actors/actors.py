@@ -6,6 +6,7 @@ import difflib
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
@@ -141,6 +142,14 @@ class Actors(ABC):
         methods, get_if_exists = methods_of(remote_class.cls), bool(options.get("get_if_exists"))
         handle = self._make(new, name, methods, get_if_exists=get_if_exists)
         return ActorHandle.ready(handle) if wait else handle
+
+    def submit_relay(self, cls: type, cluster: str, runtime_env: Mapping[str, Any]) -> ActorHandle:
+        """Submit an actor without resources that passes calls on to actors of this cluster. As :meth:`submit`."""
+        options = {"preferred_cluster": cluster, "fallback": "wait", "runtime_env": runtime_env, "max_restarts": 3}
+        new = self._submission.describe(make_remote_class(cls, {}), (), None, {"CPU": 0}, None, options)
+        assert new.task.actor is not None
+        task = replace(new.task, actor=replace(new.task.actor, relay=True))
+        return self._make(replace(new, task=task), None, methods_of(cls), get_if_exists=False)
 
     @abstractmethod
     def _make(

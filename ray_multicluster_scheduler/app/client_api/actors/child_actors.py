@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import html
+import itertools
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
+from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle, own_method
 from ray_multicluster_scheduler.app.client_api.actors.actor_reference import ChildReference, restore_child
 from ray_multicluster_scheduler.app.client_api.actors.child_relay import ChildRelay
 from ray_multicluster_scheduler.app.client_api.actors.class_methods import HandleAttribute, MethodShape, RemoteMethod
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 from ray_multicluster_scheduler.control_plane.runtime.item import CallPromise, Item, Promise
 
 if TYPE_CHECKING:
@@ -38,8 +41,10 @@ class ChildMethod(RemoteMethod):
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """As :meth:`ActorMethod.remote`."""
-        call = self._child._rmcs_relay.method("call").options(num_returns=self._num_returns)
-        return call.remote(self._child, self._name, self._num_returns, *args, **kwargs)
+        child = self._child
+        call = child._rmcs_relay().method("call").options(num_returns=self._num_returns)
+        about = child._rmcs_child.actor_id, next(child._rmcs_numbers), self._name, self._num_returns
+        return call.remote(child, *about, *args, **kwargs)
 
     def _returning(self, num_returns: int) -> ChildMethod:
         return ChildMethod(self._child, self._name, num_returns, self._own)
@@ -52,15 +57,17 @@ class ChildActorHandle(ActorHandle):
     """As ActorHandle. Ray manages the actor; ``state``, ``explain`` and ``kill`` ask its cluster and wait for the
     answer."""
 
-    _rmcs_relay: ActorHandle
+    _rmcs_relay: Callable[[], ActorHandle]
     _rmcs_child: ChildReference
+    _rmcs_numbers: Iterator[int]
 
-    def __init__(self, relay: ActorHandle, child: ChildReference) -> None:
-        methods = {name: MethodShape(number) for name, number in child.methods.items()}
-        super().__init__(relay._rmcs_calls, relay._rmcs_runtime, methods)
+    def __init__(self, runtime: ControlPlane, relay: Callable[[], ActorHandle], child: ChildReference) -> None:
+        """``relay`` returns the living relay; the first use of this handle creates it."""
         for name, number in child.methods.items():
-            self.__dict__[name] = ChildMethod(self, name, number, self.__dict__[name]._own)
-        self.__dict__.update(_rmcs_relay=relay, _rmcs_child=child)
+            self.__dict__[name] = ChildMethod(self, name, number, own_method(self, name))
+        methods = {name: MethodShape(number) for name, number in child.methods.items()}
+        self.__dict__.update(_rmcs_runtime=runtime, _rmcs_methods=methods, _rmcs_relay=relay, _rmcs_child=child)
+        self.__dict__["_rmcs_numbers"] = itertools.count()  # of the calls
 
     @HandleAttribute
     def id(self) -> str:
@@ -117,6 +124,8 @@ class ChildActorHandle(ActorHandle):
         return known if isinstance(known, ChildMethod) else ChildMethod(self, name, 1)
 
     def __getattr__(self, name: str) -> Any:
+        if name in ("_item", "_rmcs_calls"):
+            return getattr(self.__dict__["_rmcs_relay"](), name)
         if name.startswith("_") or "_rmcs_child" not in self.__dict__:
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         return ChildActorHandle.method(self, name)
@@ -138,32 +147,35 @@ class ChildActorHandle(ActorHandle):
     _rmcs_reference = __reduce__
 
     def _rmcs_ask(self, question: str, timeout: float | None = _ANSWER_S) -> Any:
-        return self._rmcs_relay.method("ask").remote(self, question).result(timeout)
+        return self._rmcs_relay().method("ask").remote(self, question).result(timeout)
 
 
 class ChildActors:
     """Makes these handles, and the relays, for one control plane. Thread-safe."""
 
-    def __init__(self, actors: Callable[[], Actors]) -> None:
-        self._actors = actors
+    def __init__(self, runtime: ControlPlane, actors: Callable[[], Actors]) -> None:
+        self._runtime, self._actors = runtime, actors
         self._lock = threading.Lock()
         self._known: weakref.WeakValueDictionary[str, ChildActorHandle] = weakref.WeakValueDictionary()
+        self._relay_lock = threading.Lock()
         self._relays: dict[tuple[str, str], ActorHandle] = {}
 
     def handle(self, child: ChildReference, source: Promise) -> ChildActorHandle:
         """Return the handle, the same for the same actor. ``source`` returned it; its relay loads modules as that."""
-        with self._lock:
-            known = self._known.get(child.actor_id)
-            if known is None or known._item.outcome is not None:
-                known = self._known[child.actor_id] = ChildActorHandle(self._relay(child.cluster, source), child)
-            return known
-
-    def _relay(self, cluster: str, source: Promise) -> ActorHandle:
         item = source.actor.item if isinstance(source, CallPromise) else source
         env = dict(item.task.runtime_env) if isinstance(item, Item) else {}
+        with self._lock:
+            known = self._known.get(child.actor_id)
+            if known is None:
+                relay = partial(self._relay, child.cluster, env)
+                known = self._known[child.actor_id] = ChildActorHandle(self._runtime, relay, child)
+            return known
+
+    def _relay(self, cluster: str, env: dict[str, Any]) -> ActorHandle:
+        """Return the living relay. Raises what a submission raises."""
         key = cluster, repr(env)
-        relay = self._relays.get(key)
-        if relay is None or relay._item.outcome is not None:
-            options = {"preferred_cluster": cluster, "fallback": "wait", "runtime_env": env, "max_restarts": 3}
-            relay = self._relays[key] = self._actors().submit(ChildRelay, (), None, {"CPU": 0}, None, options)
-        return relay
+        with self._relay_lock:
+            relay = self._relays.get(key)
+            if relay is None or relay._item.outcome is not None:
+                relay = self._relays[key] = self._actors().submit_relay(ChildRelay, cluster, env)
+            return relay

@@ -30,6 +30,7 @@ from ray_multicluster_scheduler.control_plane.runtime.arguments import ArgumentF
 from ray_multicluster_scheduler.control_plane.runtime.explanation_text import Explanation
 from ray_multicluster_scheduler.control_plane.runtime.item import CallPromise, Item, Outcome
 from ray_multicluster_scheduler.control_plane.runtime.loop_thread import shut_down_error
+from ray_multicluster_scheduler.control_plane.runtime.outcome import note_failed_call
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ class RemoteCalls:
         if call.watch_arguments is not None:
             call.watch_arguments.stop()
         call.unpack()
+        note_failed_call(call, outcome)
         call.ended(outcome)
 
     def cancel(self, call_id: str, *, force: bool) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 JOBS_AT_ONCE = 1000
+_MAX_REFUSALS = 10_000
 _INTERRUPTED = "the program that submitted it was interrupted"
 NOTIFY_AFTER_S = 1.0
 """How long the exit of a program may wait before it prints a notice."""
@@ -110,8 +112,8 @@ class RemoteRuntime(LoopThread, ControlPlane):
         self._own: set[str] = set()
         """Ids in ``_live`` that this program created, as opposed to joined."""
         self._deferred: set[str] = set()
-        self._refusal: SchedulerError | None = None
-        """The last refusal for a full queue, until a submission raises it."""
+        self._refusals: deque[tuple[str, QueueFullError]] = deque(maxlen=_MAX_REFUSALS)
+        """Items that were refused for a full queue; submissions raise those that the program has not read."""
         self._ended: weakref.WeakValueDictionary[str, Item] = weakref.WeakValueDictionary()
         self._callbacks = CallbackThreads()
         self._closing = threading.Lock()
@@ -194,11 +196,12 @@ class RemoteRuntime(LoopThread, ControlPlane):
         return item if found is None else found
 
     def _raise_refusal(self) -> None:
-        """Raises QueueFullError if the service refused an earlier submission for that and the program has not asked for
-        it: submissions travel in batches."""
-        refusal, self._refusal = self._refusal, None
-        if refusal is not None and unread_failures.read(str(refusal.task_id)) is not None:
-            raise refusal
+        """Raises QueueFullError if the service refused earlier submissions for that and the program has not asked for
+        them: submissions travel in batches. One is raised at a time."""
+        while self._refusals:
+            item_id, refusal = self._refusals.popleft()
+            if unread_failures.read(item_id) is not None:
+                raise refusal
 
     def send(self, pending: PendingSubmission) -> None:
         """Queue a submission whose arguments are all available."""
@@ -594,20 +597,20 @@ class RemoteRuntime(LoopThread, ControlPlane):
             self.end_item(promise, outcome)
 
     def _fail(self, item: Item, error: SchedulerError) -> None:
-        if isinstance(error, QueueFullError):
-            self._refusal = error
         kind, step = type(error).__name__, error.next_step or ""
         done = Complete(item.id, TaskState.FAILED, item.attempt, error.cluster, kind, error.message, step)
-        self.end_item(item, Outcome(done, None))
+        self.end_item(item, Outcome(done, None), error if isinstance(error, QueueFullError) else None)
 
-    def end_item(self, item: Item, outcome: Outcome) -> None:
-        """End an item: the service reported its outcome, or it will never be sent."""
+    def end_item(self, item: Item, outcome: Outcome, refusal: QueueFullError | None = None) -> None:
+        """End an item: the service reported its outcome or its ``refusal``, or it will never be sent."""
         with self._lock:
             self._live.pop(item.id, None)
             self._own.discard(item.id)
             self._ended[item.id] = item
         if item.task.submitted_at:  # else another program submitted it
             note_failure(item, outcome)
+        if refusal is not None:
+            self._refusals.append((item.id, refusal))
         item.ended(outcome)
 
 

@@ -289,7 +289,8 @@ class AgentLink:
                 self._disconnected.set()
                 self._calls.disconnected()
         if not self.ended.is_set():
-            self._listener.link_down(self.cluster, f"the link to cluster {self.cluster!r} broke: {reason}")
+            silent_s = time.monotonic() - self._lease_renewed_at - self._away_s
+            self._listener.link_down(self.cluster, f"the link to cluster {self.cluster!r} broke: {reason}", silent_s)
             self._spawn(self._watch_disconnected())
 
     async def _read(self, connection: AgentConnection) -> None:

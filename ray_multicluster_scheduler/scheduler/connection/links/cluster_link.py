@@ -183,7 +183,8 @@ class LinkListener(Protocol):
 
     def link_up(self, info: LinkInfo) -> None: ...
 
-    def link_down(self, cluster: str, sentence: str) -> None: ...
+    def link_down(self, cluster: str, sentence: str, silent_s: float = 0.0) -> None:
+        """``silent_s``: the part of ``lost_after_s`` that has passed since the agent's lease was renewed."""
 
     def link_closed(self, cluster: str, sentence: str) -> None: ...
 

@@ -22,7 +22,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.placement.reservation import
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.starting_agents import StartingAgents
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.refresher import SnapshotRefresher
-from ray_multicluster_scheduler.scheduler.policy.reasons import unblocked_by
+from ray_multicluster_scheduler.scheduler.policy.reasons import PLACED, unblocked_by
 from ray_multicluster_scheduler.scheduler.policy.verdict import Verdict, never_fits, verdict
 from ray_multicluster_scheduler.scheduler.queue.shape import Shape
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
@@ -62,6 +62,8 @@ class SchedulingPass:
         self._skipped_owners: set[str] = set()
         """Owners that could start nothing when their groups were last considered."""
         self._known_waits: dict[Shape, SchedulingDecision] = {}
+        self._connecting: dict[str, None] = {}
+        """Queued items that start no work; :meth:`_connect` places them."""
         self._wake_unknown = False
         self._wake_at: float | None = None
 
@@ -117,6 +119,8 @@ class SchedulingPass:
             self._machine.hold(record, now)
             return
         group = self._machine.enqueue(record, code, sentence, now)
+        if record.task.connects_only and self._connect(record, now):
+            return
         self._reservations.watch(group, now, now)
         refusal = self._machine.queue.refusal(group)
         if refusal is not None and record.code != refusal[0]:
@@ -136,6 +140,8 @@ class SchedulingPass:
         if record.held is not None:
             self._machine.held_items.add(record.task.id)
             return
+        if record.task.connects_only:
+            self._connecting[record.task.id] = None
         group = self._machine.restore_to_queue(record, now)
         self._reservations.watch(group, record.queued_at or now, now)
         self._machine.new_groups[group] = None
@@ -185,6 +191,8 @@ class SchedulingPass:
                 self.rescan_owner(owner)
             self._machine.queue.unblocked_owners.clear()
         self._refresh_reservations(now)
+        for task_id in list(self._connecting):
+            self._connect(self._machine.records[task_id], now)
         left = MAX_CHECKS
         while left > 0:
             # 1. choose a scan: all groups, those that fit freed capacity, or new ones
@@ -288,6 +296,27 @@ class SchedulingPass:
             _fail_unplaceable(self._machine, record, decision, verdict(decision), now)
         is_new = decision is not None and decision.cluster is None and decision.at == now
         return max(1, len(opened)) + (len(views) if is_new else 0)
+
+    def connection_target(self, task: TaskDescription, now: float) -> ClusterView | None:
+        """The cluster where an item that starts no work belongs, if that is reachable."""
+        views = self._machine.fleet.views(now) if task.connects_only else ()
+        view = next((one for one in views if one.name == task.preferred_cluster), None)
+        return view if view is not None and self._machine.engine.is_reachable(task, view) else None
+
+    def _connect(self, record: TaskRecord, now: float) -> bool:
+        """Place a queued item that starts no work, past the queue, limits and thresholds; False if it has to wait for
+        its cluster."""
+        self._connecting.pop(record.task.id, None)
+        if record.group is None:  # it has ended, or is held
+            return False
+        view = self.connection_target(record.wanted, now)
+        if view is None:
+            self._connecting[record.task.id] = None
+            return False
+        sentence = f"{view.name}: the actor that it reaches is there"
+        decision = SchedulingDecision(record.task.id, now, view.name, PLACED, sentence)
+        self._place(record, decision, view.name, (view,), now)
+        return True
 
     def _prefiltered(
         self, record: TaskRecord, group: ShapeGroup, views: tuple[ClusterView, ...], scan: _Scan

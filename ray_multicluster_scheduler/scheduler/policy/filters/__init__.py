@@ -24,10 +24,19 @@ from ray_multicluster_scheduler.scheduler.policy.filters.threshold import Thresh
 from ray_multicluster_scheduler.scheduler.policy.interfaces import Filter
 from ray_multicluster_scheduler.scheduler.queue.backpressure_controller import BackpressureController
 
-__all__ = ["CONSTRAINT_FILTERS", "SubmissionIntervalFilter", "ThresholdFilter", "built_in_filters"]
+__all__ = [
+    "CONNECTION_FILTERS",
+    "CONSTRAINT_FILTERS",
+    "SubmissionIntervalFilter",
+    "ThresholdFilter",
+    "built_in_filters",
+]
 
 CONSTRAINT_FILTERS = (PreferredOnlyFilter, AllowedFilter, RequiredTagsFilter)
 """Filters whose verdict depends only on the descriptions of the item and the cluster."""
+
+CONNECTION_FILTERS = (CarrierFilter, HealthFilter, LinkFilter, PythonVersionFilter)
+"""Filters that tell whether a cluster can be reached."""
 
 
 def built_in_filters(settings: Settings, local_python: str) -> tuple[Filter, ...]:

@@ -18,7 +18,9 @@ from ray_multicluster_scheduler.common.current_item import set_current
 from ray_multicluster_scheduler.common.frames import Blob
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import (
     NoLease,
+    RunningCall,
     TakenBack,
+    WorkerChannel,
     channel_for,
     write_output,
 )
@@ -56,7 +58,17 @@ def run_call(order: bytes, *separate: Blob) -> Envelope:
         return no_lease(node_id, error)
     except TakenBack:
         return pack({"status": "cancelled"})
-    set_current(item)
+    try:
+        return _run(task, separate, channel, running)
+    except KeyboardInterrupt:  # from ray.cancel(), outside of the user's code: without "at" it would not have begun
+        set_current(None)
+        channel.end(running)
+        return pack({"status": "cancelled", "at": running.started_at, "node": node_id})
+
+
+def _run(task: TaskOrder, separate: Sequence[Blob], channel: WorkerChannel, running: RunningCall) -> Envelope:
+    """Run the user's code of a call that has begun."""
+    set_current(task.item)
     _capture_output()
     process = os.getpid()
     try:
@@ -69,8 +81,8 @@ def run_call(order: bytes, *separate: Blob) -> Envelope:
         set_current(None)
         rest = channel.end(running)
     if head["status"] == "succeeded" and not (rest or running.chunks or running.dropped):
-        return pack_success(running.started_at, head["took"], node_id, payload)
-    head["at"], head["node"] = running.started_at, node_id
+        return pack_success(running.started_at, head["took"], running.node_id, payload)
+    head["at"], head["node"] = running.started_at, running.node_id
     if rest:
         head["parts"] = rest
     if running.chunks:
