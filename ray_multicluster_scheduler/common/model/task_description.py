@@ -138,6 +138,7 @@ class TaskDescription:
     keep: Annotated[
         Keep | None, About("cluster: a value of more than 1 MiB stays on its cluster until it is requested.", ("task",))
     ] = None
+    streams: Annotated[Flag, About("Its code is a generator, whose values are read while it runs.")] = False
     repeats: Annotated[
         Text | None, About("The item that it is a retry of; the route retry sets it.", internal=True)
     ] = None
