@@ -30,10 +30,10 @@ class MethodShape:
 
 def method(*, num_returns: int | str = 1) -> Callable[[F], F]:
     """Decorator for methods of actors: with ``@method(num_returns=2)`` each call returns two handles."""
-    number = check_num_returns(num_returns)
+    check_num_returns(num_returns)
 
     def mark(function: F) -> F:
-        setattr(function, _RETURNS, number)
+        setattr(function, _RETURNS, num_returns)
         return function
 
     return mark

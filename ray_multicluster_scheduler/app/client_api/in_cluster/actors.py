@@ -226,7 +226,7 @@ def wrap_refs(refs: Any, name: str, parent: CurrentItem, kind: type[NativeTaskHa
     """Wrap what Ray returned for a call in handles: one, a list of several, or None for no return value."""
     if refs is None:
         return None
-    if isinstance(refs, runtime_context.connected_ray().ObjectRefGenerator):
+    if hasattr(type(refs), "__next__"):
         return NativeObjectRefGenerator(refs, name, parent, kind)
     if isinstance(refs, list):
         return [kind(ref, name, parent) for ref in refs]

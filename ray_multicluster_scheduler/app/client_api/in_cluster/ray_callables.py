@@ -51,7 +51,8 @@ def wrap_function(fn: Callable[..., Any]) -> Callable[..., Any]:
         before = current_item.get_current()
         current_item.set_current(CurrentItem(*parent))
         try:
-            yield from fn(*args, **kwargs)
+            for value in fn(*args, **kwargs):  # not `yield from`: Ray sends into it
+                yield value
         finally:
             current_item.set_current(before)
 
