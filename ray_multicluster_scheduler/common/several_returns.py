@@ -83,10 +83,12 @@ def part_of(values: Any, part: int) -> Any:
 
 
 def as_many(value: Any, number: int, name: str) -> Any:
-    """Convert what ``name`` returned to a tuple of ``number`` values, the value itself (1) or None (0). Raises
-    ValueError."""
+    """Convert what ``name`` returned to a tuple of ``number`` values, the value itself (1) or None (0). A generator is
+    run to its end. Raises ValueError."""
     if number == 1:
         return value
+    if inspect.isgenerator(value):
+        value = tuple(value)
     if number == 0:
         return None
     wrong = wrong_number(value, number, name)

@@ -29,6 +29,7 @@ from ray_multicluster_scheduler.app.client_api.gangs.gang_submission import Gang
 from ray_multicluster_scheduler.app.client_api.handles import collecting
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, TaskHandle
 from ray_multicluster_scheduler.app.client_api.handles.object_ref_generator import (
+    ObjectRefGenerator,
     abandon_generators,
     returned_handles,
 )
@@ -231,7 +232,7 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
         UnknownItemError, ConfigurationError for anything else."""
         check_recursive(recursive)
         check_what_to_cancel(item)
-        if isinstance(item, Handle):
+        if isinstance(item, (Handle, ObjectRefGenerator)):
             return item.cancel(force=force)
         if isinstance(item, ActorHandle):
             return item._rmcs_end()

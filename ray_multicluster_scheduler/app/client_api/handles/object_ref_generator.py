@@ -200,8 +200,9 @@ def returned_handles(handle: TaskHandle, number: int) -> Any:
     return PartHandle.split(handle, number) if number else None
 
 
+_SUCCEEDED = Outcome(Complete("", TaskState.SUCCEEDED, 0, None), None)
 _ended = Promise("")
-_ended.ended(Outcome(Complete("", TaskState.SUCCEEDED, 0, None), None))
+_ended.ended(_SUCCEEDED)
 _open: weakref.WeakSet[ObjectRefGenerator] = weakref.WeakSet()
 
 
@@ -275,6 +276,17 @@ class ObjectRefGenerator:
     def is_finished(self) -> bool:
         """Whether ``next`` would raise StopIteration."""
         return self._requests.ended and (self._failure_is_read or self._whole_succeeded())
+
+    def done(self) -> bool:
+        """Whether the next value, or the end, is known. ``wait`` takes generators, too."""
+        return self._requests.available()
+
+    @property
+    def _item(self) -> Promise:
+        """Ends when the next value is known, for ``wait``."""
+        known = Promise(self.id)
+        self._requests.watch(lambda: known.ended(_SUCCEEDED))
+        return known
 
     def cancel(self, *, force: bool = False) -> bool:
         """End the generator; see :meth:`TaskHandle.cancel`. Values that have arrived can still be read."""

@@ -16,7 +16,7 @@ class NativeObjectRefGenerator:
     """Iterates over handles of the values that a generator on this cluster yields."""
 
     def __init__(self, generator: Any, name: str, parent: CurrentItem, kind: type[NativeTaskHandle]) -> None:
-        self._generator, self._name, self._parent, self._kind = generator, name, parent, kind
+        self.ref, self._name, self._parent, self._kind = generator, name, parent, kind
 
     @property
     def id(self) -> str:
@@ -27,25 +27,29 @@ class NativeObjectRefGenerator:
         return self
 
     def __next__(self) -> NativeTaskHandle:
-        return self._handle(next(self._generator))
+        return self._handle(next(self.ref))
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> NativeTaskHandle:
-        return self._handle(await anext(self._generator))
+        return self._handle(await anext(self.ref))
 
     def completed(self) -> NativeTaskHandle:
         """The handle of the task or call, which ends with the generator."""
-        return self._handle(self._generator.completed())
+        return self._handle(self.ref.completed())
+
+    def done(self) -> bool:
+        """Whether the next value, or the end, is known."""
+        return self.next_ready() or self.is_finished()
 
     def next_ready(self) -> bool:
         """Whether ``next`` would return a handle whose value is there."""
-        return bool(self._generator.next_ready())
+        return bool(self.ref.next_ready())
 
     def is_finished(self) -> bool:
         """Whether ``next`` would raise StopIteration."""
-        return bool(self._generator.is_finished())
+        return bool(self.ref.is_finished())
 
     def cancel(self, *, force: bool = False) -> bool:
         """End the generator; see :meth:`NativeTaskHandle.cancel`."""

@@ -51,7 +51,7 @@ def wrap_function(fn: Callable[..., Any]) -> Callable[..., Any]:
         before = current_item.get_current()
         current_item.set_current(CurrentItem(*parent))
         try:
-            for value in fn(*args, **kwargs):  # not `yield from`: Ray sends into it
+            for value in fn(*args, **kwargs):  # noqa: UP028 - Ray sends into it
                 yield value
         finally:
             current_item.set_current(before)

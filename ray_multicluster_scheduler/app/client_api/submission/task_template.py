@@ -69,7 +69,7 @@ def make_template(
         options = {**own, **options}
     plain = fn.function if isinstance(fn, RemoteFunction) else fn
     number = check_num_returns(num_returns, plain)
-    name = check_function(plain, options.get("name"), generators=number in (STREAMING, DYNAMIC))
+    name = check_function(plain, options.get("name"), generators=number != 1)
     fields = common_fields(options, "task", settings, tags)
     amounts = parse_resources(resource_requirements)
     if not mentions_cpu(resource_requirements):
