@@ -13,7 +13,6 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from ray_multicluster_scheduler import exceptions as exceptions
     from ray_multicluster_scheduler import util as util
-    from ray_multicluster_scheduler.app.client_api.actors.actor_calls import ActorCallHandle
     from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorHandle
     from ray_multicluster_scheduler.app.client_api.actors.class_methods import method
     from ray_multicluster_scheduler.app.client_api.arguments.objects import ObjectHandle
@@ -23,8 +22,11 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.app.client_api.executor.actor_pool import ActorPool
     from ray_multicluster_scheduler.app.client_api.executor.executor import FleetExecutor
     from ray_multicluster_scheduler.app.client_api.handles.as_completed import as_completed
+    from ray_multicluster_scheduler.app.client_api.handles.call_handle import ActorCallHandle
     from ray_multicluster_scheduler.app.client_api.handles.handle import JobHandle, TaskHandle
+    from ray_multicluster_scheduler.app.client_api.handles.object_ref_generator import ObjectRefGenerator
     from ray_multicluster_scheduler.app.client_api.interrupt import graceful_shutdown_on_keyboard_interrupt
+    from ray_multicluster_scheduler.app.client_api.ray_shape.dynamic_returns import DynamicObjectRefGenerator
     from ray_multicluster_scheduler.app.client_api.ray_shape.ray_shape import (
         ObjectRef,
         available_resources,
@@ -141,6 +143,7 @@ __all__ = [
     "ClusterLostError",
     "ConfigurationError",
     "Deployment",
+    "DynamicObjectRefGenerator",
     "FleetConfig",
     "FleetExecutor",
     "GangMember",
@@ -155,6 +158,7 @@ __all__ = [
     "NotAllowedError",
     "ObjectHandle",
     "ObjectRef",
+    "ObjectRefGenerator",
     "PolicyEvaluationError",
     "QueueFullError",
     "Rejection",
@@ -238,7 +242,7 @@ __all__ = [
 _HOMES = {
     "app.client_api.actors.actor_handle": "ActorHandle",
     "app.client_api.executor.actor_pool": "ActorPool",
-    "app.client_api.actors.actor_calls": "ActorCallHandle",
+    "app.client_api.handles.call_handle": "ActorCallHandle",
     "app.client_api.actors.class_methods": "method",
     "app.client_api.async_scheduler": "AsyncScheduler",
     "app.client_api.deployment": "Deployment",
@@ -246,8 +250,10 @@ _HOMES = {
     "app.client_api.executor.executor": "FleetExecutor",
     "app.client_api.handles.as_completed": "as_completed",
     "app.client_api.handles.handle": "JobHandle TaskHandle",
+    "app.client_api.handles.object_ref_generator": "ObjectRefGenerator",
     "app.client_api.interrupt": "graceful_shutdown_on_keyboard_interrupt",
     "app.client_api.arguments.objects": "ObjectHandle",
+    "app.client_api.ray_shape.dynamic_returns": "DynamicObjectRefGenerator",
     "app.client_api.ray_shape.ray_shape": (
         "ObjectRef available_resources cluster_resources get_gpu_ids get_runtime_context init is_initialized nodes"
     ),
@@ -282,6 +288,7 @@ _INSIDE = {
     "ActorCallHandle": "app.client_api.in_cluster.handle.NativeCallHandle",
     "ActorHandle": "app.client_api.in_cluster.actors.NativeActorHandle",
     "JobHandle": "app.client_api.in_cluster.jobs.NativeJobHandle",
+    "ObjectRefGenerator": "app.client_api.in_cluster.generators.NativeObjectRefGenerator",
     "ObjectHandle": "app.client_api.in_cluster.handle.NativeObjectHandle",
     "TaskHandle": "app.client_api.in_cluster.handle.NativeTaskHandle",
 }

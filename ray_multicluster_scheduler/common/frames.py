@@ -27,10 +27,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 OLDEST_PROTOCOL = 2
 """The oldest version still accepted: agents that an older release started may still run its work. Version 3 adds to
-actor calls which process of the control plane sent them."""
+actor calls which process of the control plane sent them, version 4 generators."""
 CHUNK_BYTES = 256 * 1024
 MAX_MESSAGE_BYTES = 4 * 1024**3 - 1
 MAX_HANDSHAKE_BYTES = 64 * 1024

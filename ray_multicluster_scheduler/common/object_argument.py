@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ray_multicluster_scheduler.common.frames import Blob
+from ray_multicluster_scheduler.common.several_returns import part_of
 
 RESULT = "result-"
 """Prefix of the name of a value that is the result of an item. The name of a put value is its digest."""
@@ -82,6 +83,6 @@ def fill_in(
         if not isinstance(argument, ObjectArgument):
             return argument
         whole = load(argument.index)
-        return whole if argument.part is None else tuple(whole)[argument.part]
+        return whole if argument.part is None else part_of(whole, argument.part)
 
     return [value(one) for one in args], {name: value(one) for name, one in kwargs.items()}

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from ray_multicluster_scheduler import SchedulerError, TaskTimeoutError, UnifiedScheduler
-from ray_multicluster_scheduler.app.client_api.actors.actor_calls import ActorCallHandle
+from ray_multicluster_scheduler.app.client_api.handles.call_handle import ActorCallHandle
 from tests.support.chaos_actor_history import Called
 
 CALLERS = 2

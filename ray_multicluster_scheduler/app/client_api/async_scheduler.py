@@ -135,11 +135,11 @@ class AsyncScheduler(AsyncVerbs):
         resource_requirements: Mapping[str, Any] | None = None,
         tags: Sequence[str] | None = None,
         *,
-        num_returns: int | None = None,
+        num_returns: int | str | None = None,
         **options: Unpack[TaskOptions],
     ) -> Any:
         """Run ``fn`` on the best cluster and return its value; raises what it raised, or a SchedulerError."""
-        given = (fn, args, kwargs, resource_requirements, tags, num_returns, options)
+        given = (fn, args, kwargs, resource_requirements, tags, num_returns, options, True)
         handle, number = await self._threads.call(self._scheduler._submit, *given)
         value = await handle
         return list(value) if number > 1 else value

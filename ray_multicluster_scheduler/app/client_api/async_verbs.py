@@ -295,7 +295,7 @@ class AsyncVerbs:
         resource_requirements: Mapping[str, Any] | None = None,
         tags: Sequence[str] | None = None,
         *,
-        num_returns: int | None,
+        num_returns: int | str | None,
         **options: Unpack[TaskOptions],
     ) -> Any: ...
 
@@ -307,11 +307,11 @@ class AsyncVerbs:
         resource_requirements: Mapping[str, Any] | None = None,
         tags: Sequence[str] | None = None,
         *,
-        num_returns: int | None = None,
+        num_returns: int | str | None = None,
         **options: Unpack[TaskOptions],
     ) -> Any:
-        """The same without waiting: a handle; with ``num_returns`` above 1 a list of handles, with 0 None. Raises
-        ConfigurationError, TaskSubmissionError."""
+        """The same without waiting: a handle; with ``num_returns`` above 1 a list of handles, with 0 None, for a
+        generator an ObjectRefGenerator. Raises ConfigurationError, TaskSubmissionError."""
         method: Callable[..., Any] = self._scheduler.submit_task_async
         return await self._threads.call(
             method, fn, args, kwargs, resource_requirements, tags, num_returns=num_returns, **options

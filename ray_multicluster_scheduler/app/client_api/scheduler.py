@@ -27,7 +27,12 @@ from ray_multicluster_scheduler.app.client_api.cluster_rows import ClusterRows
 from ray_multicluster_scheduler.app.client_api.deployment import Deployment
 from ray_multicluster_scheduler.app.client_api.gangs.gang_submission import GangSubmission, handles_of
 from ray_multicluster_scheduler.app.client_api.handles import collecting
-from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, PartHandle, TaskHandle
+from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, TaskHandle
+from ray_multicluster_scheduler.app.client_api.handles.object_ref_generator import (
+    ObjectRefGenerator,
+    abandon_generators,
+    returned_handles,
+)
 from ray_multicluster_scheduler.app.client_api.job_verbs import JobVerbs
 from ray_multicluster_scheduler.app.client_api.options import (
     ActorOptions,
@@ -57,6 +62,7 @@ from ray_multicluster_scheduler.app.client_api.submit_actor import kill
 from ray_multicluster_scheduler.common.exception import ConfigurationError, SchedulerError, UnknownItemError
 from ray_multicluster_scheduler.common.model import SchedulingDecision, TaskDescription
 from ray_multicluster_scheduler.common.model.gang_description import Strategy
+from ray_multicluster_scheduler.common.several_returns import check_can_wait
 from ray_multicluster_scheduler.control_plane.config import (
     ClusterConfig,
     ConfigArgument,
@@ -139,11 +145,11 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
         resource_requirements: Mapping[str, Any] | None = None,
         tags: Sequence[str] | None = None,
         *,
-        num_returns: int | None = None,
+        num_returns: int | str | None = None,
         **options: Unpack[TaskOptions],
     ) -> Any:
         """Run ``fn`` on the best cluster and return its value; raises what it raised, or a SchedulerError."""
-        handle, number = self._submit(fn, args, kwargs, resource_requirements, tags, num_returns, options)
+        handle, number = self._submit(fn, args, kwargs, resource_requirements, tags, num_returns, options, True)
         value = handle.result()
         return list(value) if number > 1 else value
 
@@ -168,7 +174,7 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
         resource_requirements: Mapping[str, Any] | None = None,
         tags: Sequence[str] | None = None,
         *,
-        num_returns: int | None,
+        num_returns: int | str | None,
         **options: Unpack[TaskOptions],
     ) -> Any: ...
     @also_named(func="fn")
@@ -180,23 +186,23 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
         resource_requirements: Mapping[str, Any] | None = None,
         tags: Sequence[str] | None = None,
         *,
-        num_returns: int | None = None,
+        num_returns: int | str | None = None,
         **options: Unpack[TaskOptions],
     ) -> Any:
-        """The same without waiting: a handle; with ``num_returns`` above 1 a list of handles, with 0 None. Raises
-        ConfigurationError, TaskSubmissionError."""
-        handle, number = self._submit(fn, args, kwargs, resource_requirements, tags, num_returns, options)
+        """The same without waiting: a handle; with ``num_returns`` above 1 a list of handles, with 0 None, for a
+        generator an ObjectRefGenerator. Raises ConfigurationError, TaskSubmissionError."""
+        handle, number = self._submit(fn, args, kwargs, resource_requirements, tags, num_returns, options, False)
         handle._runtime.throttle()
-        if number == 1:
-            return handle
-        return PartHandle.split(handle, number) if number else None
+        return handle if number == 1 else returned_handles(handle, number)
 
     def _submit(
-        self, fn: Any, args: Any, kwargs: Any, needs: Any, tags: Any, num_returns: int | None, options: TaskOptions
+        self, fn: Any, args: Any, kwargs: Any, needs: Any, tags: Any, returns: Any, options: TaskOptions, waits: bool
     ) -> tuple[TaskHandle, int]:
         """The handle of the item, and how many values it returns."""
         runtime, submission = self._started()
-        template = submission.template(fn, needs, tags, num_returns, options)
+        template = submission.template(fn, needs, tags, returns, options)
+        if waits:
+            check_can_wait(template.num_returns, template.name)
         task, arguments = submission.build_task(template, *check_arguments(args, kwargs, template.name))
         return TaskHandle(runtime.submit(task, arguments), runtime), template.num_returns
 
@@ -226,7 +232,7 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
         UnknownItemError, ConfigurationError for anything else."""
         check_recursive(recursive)
         check_what_to_cancel(item)
-        if isinstance(item, Handle):
+        if isinstance(item, (Handle, ObjectRefGenerator)):
             return item.cancel(force=force)
         if isinstance(item, ActorHandle):
             return item._rmcs_end()
@@ -567,6 +573,8 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
         try:
             if self._deployments is not None:
                 self._deployments.close()
+            if drain:
+                abandon_generators(runtime)
             runtime.shutdown(drain=drain, interrupted=program.interrupted)
         finally:
             with self._lock:

@@ -47,7 +47,7 @@ def submit_task(
     resource_requirements: Mapping[str, Any] | None = None,
     tags: Sequence[str] | None = None,
     *,
-    num_returns: int | None = None,
+    num_returns: int | str | None = None,
     **options: Unpack[TaskOptions],
 ) -> Any:
     """Run ``fn`` on the best cluster and return its value; raises what it raised, or a SchedulerError."""
@@ -77,7 +77,7 @@ def submit_task_async(
     resource_requirements: Mapping[str, Any] | None = None,
     tags: Sequence[str] | None = None,
     *,
-    num_returns: int | None,
+    num_returns: int | str | None,
     **options: Unpack[TaskOptions],
 ) -> Any: ...
 
@@ -90,11 +90,11 @@ def submit_task_async(
     resource_requirements: Mapping[str, Any] | None = None,
     tags: Sequence[str] | None = None,
     *,
-    num_returns: int | None = None,
+    num_returns: int | str | None = None,
     **options: Unpack[TaskOptions],
 ) -> Any:
-    """The same without waiting: a handle; with ``num_returns`` above 1 a list of handles, with 0 None. Raises
-    ConfigurationError, TaskSubmissionError."""
+    """The same without waiting: a handle; with ``num_returns`` above 1 a list of handles, with 0 None, for a
+    generator an ObjectRefGenerator. Raises ConfigurationError, TaskSubmissionError."""
     call: Callable[..., Any] = active_scheduler().submit_task_async
     return call(fn, args, kwargs, resource_requirements, tags, num_returns=num_returns, **options)
 

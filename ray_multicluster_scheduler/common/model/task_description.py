@@ -142,6 +142,7 @@ class TaskDescription:
         Keep | None,
         FieldSpec("cluster: a value of more than 1 MiB stays on its cluster until it is requested.", ("task",)),
     ] = None
+    streams: Annotated[Flag, FieldSpec("Its code is a generator, whose values are read while it runs.")] = False
     repeats: Annotated[
         Text | None, FieldSpec("The item that it is a retry of; the route retry sets it.", internal=True)
     ] = None

@@ -113,6 +113,14 @@ class ControlPlane(ABC):
         """Run a user callback once the item is finished, on a callback thread."""
 
     @abstractmethod
+    def call_soon(self, work: Callable[..., object], *args: object) -> None:
+        """Call it on the loop; from any thread, and whatever locks it holds."""
+
+    @abstractmethod
+    def call_later(self, seconds: float, work: Callable[[], object]) -> None:
+        """The same after a while."""
+
+    @abstractmethod
     def kept_value(self, outcome: Outcome, timeout: float | None = None) -> bytes:
         """The pickled value that is kept in a cluster. Raises ResultLostError, and TaskTimeoutError. Blocks:
         not on the loop."""

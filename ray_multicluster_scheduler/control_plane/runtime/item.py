@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ray_multicluster_scheduler.common.current_item import member_id
 from ray_multicluster_scheduler.common.model import ActorDescription, MemberDescription, TaskDescription, TaskState
+from ray_multicluster_scheduler.common.several_returns import NEXT, STREAM
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition
 
@@ -246,8 +247,10 @@ class CallPromise(Promise):
 
     @property
     def name(self) -> str:
-        """Class and method, for display."""
-        return f"{self.actor.item.task.name}.{self.method}"
+        """Class and method, for display; of a value of a generator also its index."""
+        if self.method.startswith(NEXT):
+            return f"{self.actor.item.task.name}[{self.method.removeprefix(NEXT).partition(':')[0]}]"
+        return f"{self.actor.item.task.name}.{self.method.removeprefix(STREAM)}"
 
     @property
     def accepted(self) -> bool:

@@ -117,6 +117,10 @@ class LoopThread:
             if not self._over:
                 self._loop.call_soon_threadsafe(work, *args)
 
+    def call_later(self, seconds: float, work: Callable[[], object]) -> None:
+        """From any thread: call it on the loop after a while; does nothing after the loop has ended."""
+        self.call_soon(self._loop.call_later, seconds, work)
+
     def check_process(self) -> None:
         """Raises SchedulerError in a forked child. Call it before taking the gate: in a forked child a thread that no
         longer exists may hold it."""

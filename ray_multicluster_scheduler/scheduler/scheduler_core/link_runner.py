@@ -248,6 +248,7 @@ class LinkRunner:
             ahead=order.ahead,
             short=order.short,
             keep=task.keep is not None,
+            streams=task.streams,
             actor=None if task.actor is None else _new_actor(task.actor),
             gang=None if task.gang is None else self._new_gang(task.id, task.gang),
         )

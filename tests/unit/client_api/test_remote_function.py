@@ -190,11 +190,11 @@ class TestCalling:
         assert (described.requirements, described.tags, described.retries) == ({"CPU": 1.0}, (), 2)
 
     def test_what_cannot_be_a_task_is_refused_at_the_call(self, scheduler: UnifiedScheduler) -> None:
-        def generator() -> Iterator[int]:
-            yield 1
+        async def coroutine() -> int:
+            return 1
 
-        with pytest.raises(ConfigurationError, match="is a generator"):
-            remote(generator).remote()
+        with pytest.raises(ConfigurationError, match="is an async function"):
+            remote(coroutine).remote()
         with pytest.raises(TaskSubmissionError, match="argument 0 of .*, a lock"):
             remote(lambda x: x).remote(threading.Lock())
 

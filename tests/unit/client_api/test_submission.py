@@ -125,8 +125,8 @@ def captures_a_lock() -> Callable[[], bool]:
     [
         ({"fn": 5}, ConfigurationError, "which is not a function", "not submit_task(f(1, 2))"),
         ({"fn": None}, ConfigurationError, "which is not a function", "pass the function itself"),
-        ({"fn": generator}, ConfigurationError, "generator is a generator", "list"),
-        ({"fn": async_generator}, ConfigurationError, "is a generator", "list"),
+        ({"fn": generator, "idempotency_key": "k"}, ConfigurationError, "generator is a generator", "leave"),
+        ({"fn": async_generator}, ConfigurationError, "is an async function", "asyncio.run"),
         ({"fn": coroutine}, ConfigurationError, "coroutine is an async function", "asyncio.run"),
         ({"args": 5}, ConfigurationError, "args of .* is int", "args=(x,)"),
         ({"args": "text"}, ConfigurationError, "args of .* is str", "args=(x,)"),

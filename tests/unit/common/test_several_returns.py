@@ -8,7 +8,12 @@ import pytest
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.object_argument import ObjectArgument, fill_in
-from ray_multicluster_scheduler.common.several_returns import SeveralReturns, as_many, check_num_returns
+from ray_multicluster_scheduler.common.several_returns import (
+    SeveralReturns,
+    as_many,
+    check_num_returns,
+    rays_num_returns,
+)
 
 
 @pytest.mark.parametrize("value", [(1, 2), [1, 2], {1, 2}, {1: "a", 2: "b"}])
@@ -37,6 +42,9 @@ def test_a_part_as_an_argument_is_the_part_that_its_handle_gives(value: Any) -> 
 
 def test_check_num_returns() -> None:
     assert [check_num_returns(number) for number in (None, 0, 1, 7)] == [1, 0, 1, 7]
-    for wrong, says in ((True, "is True"), (-1, "is -1"), (1.5, "is 1.5"), ("streaming", "cannot be streamed")):
+    words = ("streaming", "dynamic")
+    assert [rays_num_returns(check_num_returns(word)) for word in words] == list(words)
+    assert check_num_returns(None, lambda: (yield 1)) == check_num_returns("streaming")
+    for wrong, says in ((True, "is True"), (-1, "is -1"), (1.5, "is 1.5"), ("some", "is 'some'")):
         with pytest.raises(ConfigurationError, match=says):
             check_num_returns(wrong)

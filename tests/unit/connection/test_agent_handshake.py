@@ -211,10 +211,10 @@ async def send_hello(plane: Plane, **changes: Any) -> Message | None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"protocol": 99}, "protocol 99 is not 3"),
-        ({"protocol": 2}, "protocol 2 is not 3"),
-        ({"protocol": 1, "resume": True}, "protocol 1 is not 3"),
-        ({"protocol": "3"}, "protocol 3 is not 3"),
+        ({"protocol": 99}, "protocol 99 is not 4"),
+        ({"protocol": 2}, "protocol 2 is not 4"),
+        ({"protocol": 1, "resume": True}, "protocol 1 is not 4"),
+        ({"protocol": "4"}, "protocol 4 is not 4"),
         ({"kind": "calls"}, "expected hello, got 'calls'"),
         ({"proof": None}, "the proof is wrong"),
         ({"proof": "é"}, "the proof is wrong"),

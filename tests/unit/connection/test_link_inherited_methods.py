@@ -251,3 +251,18 @@ async def test_readmitted_older_agent_gets_no_calls_of_this_process(
     assert "protocol 2" in result.message
     assert link.info.protocol == 2
     assert C2 not in agent.calls()
+
+
+async def test_readmitted_older_agent_gets_no_generators(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    link, agent = await plane.pair(inherited=True)
+    await agent.cut()
+    await plane.received.until("link_down")
+    monkeypatch.setattr("ray_multicluster_scheduler.scheduler.connection.gateway.link.connection.PROTOCOL_VERSION", 3)
+    link.submit([call("t1", streams=True), call("t2")])
+    await agent.dial()
+    await agent.until(m.RESUME)
+    agent.say(m.UNKNOWN, {"keys": [["t1", 1], ["t2", 1]]})
+    await eventually(lambda: ("t2", 1) in agent.calls())
+    await plane.received.until("finished")
+    assert plane.received.result("t1").code == "OLDER_AGENT"
+    assert ("t1", 1) not in agent.calls()

@@ -19,7 +19,9 @@ from ray_multicluster_scheduler.app.client_api.actors.actor_handle import ActorH
 from ray_multicluster_scheduler.app.client_api.actors.actor_reference import ChildReference, restore_child
 from ray_multicluster_scheduler.app.client_api.actors.child_relay import ChildRelay
 from ray_multicluster_scheduler.app.client_api.actors.class_methods import HandleAttribute, MethodShape, RemoteMethod
+from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.common.several_returns import DYNAMIC, STREAMING
 from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
 from ray_multicluster_scheduler.control_plane.runtime.item import CallPromise, Item, Promise
 
@@ -41,6 +43,11 @@ class ChildMethod(RemoteMethod):
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """As :meth:`ActorMethod.remote`."""
+        if self._num_returns in (STREAMING, DYNAMIC):
+            raise ConfigurationError(
+                f"{self!r} is a generator of an actor that was made inside a cluster; its values are read there only.",
+                next_step="return a list, or make the actor in this program",
+            )
         child = self._child
         call = child._rmcs_relay().method("call").options(num_returns=self._num_returns)
         about = child._rmcs_child.actor_id, next(child._rmcs_numbers), self._name, self._num_returns

@@ -23,18 +23,17 @@ _RAY_RETURNS = "__ray_num_returns__"  # what @ray.method leaves at a method
 
 @dataclass(frozen=True, slots=True)
 class MethodShape:
-    """Call information of a method. ``streams``: it is a generator, which cannot be called from outside the cluster."""
+    """Call information of a method."""
 
     num_returns: int = 1
-    streams: bool = False
 
 
-def method(*, num_returns: int = 1) -> Callable[[F], F]:
+def method(*, num_returns: int | str = 1) -> Callable[[F], F]:
     """Decorator for methods of actors: with ``@method(num_returns=2)`` each call returns two handles."""
-    number = check_num_returns(num_returns)
+    check_num_returns(num_returns)
 
     def mark(function: F) -> F:
-        setattr(function, _RETURNS, number)
+        setattr(function, _RETURNS, num_returns)
         return function
 
     return mark
@@ -50,9 +49,8 @@ def methods_of(cls: type) -> dict[str, MethodShape]:
         function = member.__func__ if isinstance(member, (staticmethod, classmethod)) else member
         if not callable(function) or isinstance(function, type):
             continue
-        returns = getattr(function, _RETURNS, getattr(function, _RAY_RETURNS, 1))
-        streams = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
-        shapes[name] = MethodShape(returns if isinstance(returns, int) else 1, streams)
+        returns = getattr(function, _RETURNS, getattr(function, _RAY_RETURNS, None))
+        shapes[name] = MethodShape(check_num_returns(returns, function))
     return shapes
 
 
@@ -86,7 +84,7 @@ class RemoteMethod:
 
     _own: Callable[..., Any] | None
 
-    def options(self, *, num_returns: int | None = None, **unknown: Any) -> Self:
+    def options(self, *, num_returns: int | str | None = None, **unknown: Any) -> Self:
         """Return the same method with another number of return values. Raises ConfigurationError."""
         if unknown:
             raise ConfigurationError(

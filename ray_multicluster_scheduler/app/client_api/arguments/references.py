@@ -13,6 +13,7 @@ from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.exception import UnknownItemError
 from ray_multicluster_scheduler.common.frames import Blob
 from ray_multicluster_scheduler.common.object_argument import referenced_values
+from ray_multicluster_scheduler.common.several_returns import part_of
 
 _known: weakref.WeakValueDictionary[tuple[str, int | None], Any] = weakref.WeakValueDictionary()
 
@@ -41,6 +42,6 @@ def restore_object(name: str, part: int | None) -> Any:
 
     def make(data: Blob) -> Any:
         value = pickling.loads(data)
-        return put_object(value if part is None else tuple(value)[part], f"the value of {name}")
+        return put_object(value if part is None else part_of(value, part), f"the value of {name}")
 
     return values.get(name, part, make)

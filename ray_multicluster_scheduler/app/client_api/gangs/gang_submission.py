@@ -34,6 +34,7 @@ from ray_multicluster_scheduler.common.model import (
     parse_resources,
 )
 from ray_multicluster_scheduler.common.model.task_description import content_key
+from ray_multicluster_scheduler.common.several_returns import STREAMING
 from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.control_plane.runtime.arguments import Arguments
 from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
@@ -124,6 +125,10 @@ class GangSubmission:
         if isinstance(fn, RemoteFunction):
             _refuse_own_options(fn.__qualname__, fn.submit_options)
         template = make_template(fn, member.resource_requirements, None, None, {}, self._settings)
+        if template.num_returns == STREAMING:
+            raise ConfigurationError(
+                f"{template.name} is a generator, which cannot be a member of a gang.", next_step="return a list"
+            )
         args, kwargs = check_arguments(member.args, member.kwargs, template.name)
         amounts = template.fields["requirements"]
         return self._part(template.name, template.function, args, kwargs, amounts)

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle
+from ray_multicluster_scheduler.app.client_api.handles.object_ref_generator import ObjectRefGenerator
 from ray_multicluster_scheduler.app.client_api.handles.progress import counted
 from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_num_returns
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.notices import unread_failures
 from ray_multicluster_scheduler.control_plane.runtime.item import Promise, wait_for
 
-H = TypeVar("H", bound=Handle)
+H = TypeVar("H", bound=Handle | ObjectRefGenerator)
 
 
 def get(handles: Handle | Sequence[Handle], timeout: float | None = None, *, progress: bool | None = None) -> Any:
@@ -79,7 +80,7 @@ def _checked(handles: Iterable[H], verb: str) -> list[H]:
         raise _no_handle(handles)
     many = list(handles)
     for one in many:
-        if not isinstance(one, Handle):
+        if not isinstance(one, (Handle, ObjectRefGenerator) if verb == "wait" else Handle):
             raise _no_handle(one)
     return many
 

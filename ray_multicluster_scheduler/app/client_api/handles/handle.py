@@ -13,6 +13,7 @@ from ray_multicluster_scheduler.app.client_api.actors.actor_reference import set
 from ray_multicluster_scheduler.app.client_api.arguments.references import reference_to
 from ray_multicluster_scheduler.app.client_api.handles.as_completed import WaitableHandle
 from ray_multicluster_scheduler.app.client_api.options import item_id_of
+from ray_multicluster_scheduler.app.client_api.ray_shape.dynamic_returns import DynamicObjectRefGenerator
 from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.common.exception import (
     QueueFullError,
@@ -25,7 +26,7 @@ from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.model.checks import valid_priority
 from ray_multicluster_scheduler.common.notices import unread_failures
 from ray_multicluster_scheduler.common.object_argument import RESULT
-from ray_multicluster_scheduler.common.several_returns import wrong_number
+from ray_multicluster_scheduler.common.several_returns import part_of, wrong_number
 from ray_multicluster_scheduler.common.tables import html_facts
 from ray_multicluster_scheduler.control_plane.runtime.input_checks import checked_reason
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
@@ -289,7 +290,17 @@ class PartHandle(TaskHandle):
         wrong = wrong_number(values, self._of, self._item.id)
         if wrong is not None:
             raise wrong
-        return list(values)[self.part]
+        return part_of(values, self.part)
+
+
+class DynamicHandle(TaskHandle):
+    """A task with ``num_returns="dynamic"``: its value is a generator of handles."""
+
+    __slots__ = ()
+
+    def _value(self, outcome: Outcome, until: float | None = None) -> Any:
+        number = len(super()._value(outcome, until))
+        return DynamicObjectRefGenerator(PartHandle.split(self, number))
 
 
 class JobHandle(QueuedHandle):

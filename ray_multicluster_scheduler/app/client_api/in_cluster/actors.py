@@ -12,6 +12,7 @@ from ray_multicluster_scheduler.app.client_api.actors.actor_reference import Chi
 from ray_multicluster_scheduler.app.client_api.actors.class_methods import HandleAttribute, RemoteMethod
 from ray_multicluster_scheduler.app.client_api.in_cluster import runtime_context
 from ray_multicluster_scheduler.app.client_api.in_cluster.errors import take_init_error, translate
+from ray_multicluster_scheduler.app.client_api.in_cluster.generators import NativeObjectRefGenerator
 from ray_multicluster_scheduler.app.client_api.in_cluster.handle import (
     NativeCallHandle,
     NativeTaskHandle,
@@ -27,6 +28,7 @@ from ray_multicluster_scheduler.common.exception import (
 )
 from ray_multicluster_scheduler.common.model.actor_description import ACTOR_NAMESPACE
 from ray_multicluster_scheduler.common.model.states import TaskState
+from ray_multicluster_scheduler.common.several_returns import rays_num_returns
 
 _DEATH_TIMEOUT_S = 5.0  # for a kill to take effect; on a node that does not answer it may take longer
 
@@ -46,7 +48,7 @@ class NativeMethod(RemoteMethod):
         return self._actor._rmcs_call(self._name, args, kwargs, self._options)
 
     def _returning(self, num_returns: int) -> NativeMethod:
-        return NativeMethod(self._actor, self._name, {"num_returns": num_returns}, self._own)
+        return NativeMethod(self._actor, self._name, {"num_returns": rays_num_returns(num_returns)}, self._own)
 
     def __repr__(self) -> str:
         return f"<NativeMethod {self._name} of {self._actor!r}>"
@@ -136,7 +138,7 @@ class NativeActorHandle:
         returns = self._methods.get(name, 1)
         own = vars(NativeActorHandle).get(name)
         bound = own.__get__(self) if isinstance(own, FunctionType) else None
-        return NativeMethod(self, name, {} if returns == 1 else {"num_returns": returns}, bound)
+        return NativeMethod(self, name, {} if returns == 1 else {"num_returns": rays_num_returns(returns)}, bound)
 
     def logs(self, *, stream: str | None = None) -> str:
         """Error that names where its output is, which Ray keeps."""
@@ -224,6 +226,8 @@ def wrap_refs(refs: Any, name: str, parent: CurrentItem, kind: type[NativeTaskHa
     """Wrap what Ray returned for a call in handles: one, a list of several, or None for no return value."""
     if refs is None:
         return None
+    if hasattr(type(refs), "__next__"):
+        return NativeObjectRefGenerator(refs, name, parent, kind)
     if isinstance(refs, list):
         return [kind(ref, name, parent) for ref in refs]
     return kind(refs, name, parent)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.in_cluster import runtime_context
+from ray_multicluster_scheduler.app.client_api.in_cluster.generators import NativeObjectRefGenerator
 from ray_multicluster_scheduler.app.client_api.in_cluster.handle import NativeObjectHandle, NativeTaskHandle
 from ray_multicluster_scheduler.app.client_api.in_cluster.jobs import POLL_S, NativeJobHandle
 from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_num_returns
@@ -47,7 +48,7 @@ def wait(
     num_returns = check_num_returns(num_returns, len(many), len(unique))
     if not unique:
         return [], []
-    if all(isinstance(one, NativeTaskHandle) for one in checked):
+    if all(isinstance(one, (NativeTaskHandle, NativeObjectRefGenerator)) for one in checked):
         by_ref = {one.ref: given for one, given in zip(checked, unique, strict=True)}
         over, rest = runtime_context.connected_ray().wait(
             list(by_ref), num_returns=num_returns, timeout=timeout, fetch_local=fetch_local
@@ -63,7 +64,7 @@ def wait(
 
 
 def _handle(given: Any) -> Any:
-    if isinstance(given, (NativeTaskHandle, NativeJobHandle)):
+    if isinstance(given, (NativeTaskHandle, NativeJobHandle, NativeObjectRefGenerator)):
         return given
     if isinstance(given, runtime_context.connected_ray().ObjectRef):
         return NativeObjectHandle(given, "a Ray reference", runtime_context.item())

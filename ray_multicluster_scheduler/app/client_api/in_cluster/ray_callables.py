@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import types
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -22,6 +22,7 @@ from ray_multicluster_scheduler.common import current_item
 from ray_multicluster_scheduler.common.current_item import CurrentItem, in_environment
 from ray_multicluster_scheduler.common.exception import ActorNameTakenError, ConfigurationError, TaskSubmissionError
 from ray_multicluster_scheduler.common.logging import get_logger
+from ray_multicluster_scheduler.common.several_returns import is_generator
 
 ParentFields: TypeAlias = tuple[str, int, int, str]
 """A CurrentItem as plain data, which is cheaper for Ray to send."""
@@ -38,7 +39,7 @@ def parent_fields(item: CurrentItem) -> ParentFields:
 def wrap_function(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a function so that its parent item is a new first argument."""
 
-    def child(parent: ParentFields, /, *args: Any, **kwargs: Any) -> Any:
+    def call(parent: ParentFields, /, *args: Any, **kwargs: Any) -> Any:
         before = current_item.get_current()
         current_item.set_current(CurrentItem(*parent))
         try:
@@ -46,6 +47,16 @@ def wrap_function(fn: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             current_item.set_current(before)
 
+    def generator(parent: ParentFields, /, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        before = current_item.get_current()
+        current_item.set_current(CurrentItem(*parent))
+        try:
+            for value in fn(*args, **kwargs):  # noqa: UP028 - Ray sends into it
+                yield value
+        finally:
+            current_item.set_current(before)
+
+    child = generator if is_generator(fn) else call
     # Not functools.wraps: Ray would follow it to the signature of `fn`, which lacks the first argument.
     for name in _NAMES:
         setattr(child, name, getattr(fn, name, getattr(type(fn), name, None)))
@@ -172,6 +183,8 @@ class RemoteCallables:
         name = str(given.get("name") or getattr(plain, "__qualname__", type(plain).__qualname__))
         rest = {key: value for key, value in given.items() if key != "resource_requirements"}
         chosen = options.task_options(given.get("resource_requirements"), rest, cluster, default_cpu=not ray_options)
+        if is_generator(plain):
+            chosen.setdefault("num_returns", "streaming")
         return RemoteCallable(
             self._with_options(base, chosen, given.get("runtime_env"), name, cluster), name, not in_environment(), {}
         )
@@ -215,7 +228,7 @@ def _plain_function(fn: Any) -> tuple[Callable[..., Any], dict[str, Any]]:
     if isinstance(plain, runtime_context.connected_ray().remote_function.RemoteFunction):
         ray_options = {key: value for key, value in plain._default_options.items() if value is not None}
         plain = plain._function
-    check_function(plain)
+    check_function(plain, generators=True)
     return plain, ray_options
 
 

@@ -15,6 +15,7 @@ from ray_multicluster_scheduler.app.client_api.in_cluster import (
     runtime_context,
 )
 from ray_multicluster_scheduler.app.client_api.in_cluster.actors import NativeActorHandle
+from ray_multicluster_scheduler.app.client_api.in_cluster.generators import NativeDynamicHandle
 from ray_multicluster_scheduler.app.client_api.in_cluster.handle import NativeObjectHandle, NativeTaskHandle, put_object
 from ray_multicluster_scheduler.app.client_api.in_cluster.jobs import NativeJobHandle, NativeJobs
 from ray_multicluster_scheduler.app.client_api.in_cluster.ray_callables import (
@@ -37,6 +38,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError, Task
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model.decision import SchedulingDecision
 from ray_multicluster_scheduler.common.notices import notify
+from ray_multicluster_scheduler.common.several_returns import check_can_wait, check_num_returns
 from ray_multicluster_scheduler.control_plane.runtime.job_status import ENDED
 
 _log = get_logger(__name__)
@@ -64,10 +66,13 @@ class NativeScheduler(UnsupportedVerbs, NativeJobs, JobVerbs):
         resource_requirements: Mapping[str, Any] | None = None,
         tags: Sequence[str] | None = None,
         *,
-        num_returns: int | None = None,
+        num_returns: int | str | None = None,
         **more: Any,
     ) -> Any:
         """Run ``fn`` as a task of this cluster and return its value; raises what it raised, or a SchedulerError."""
+        plain = getattr(fn, "function", fn)
+        declared = getattr(fn, "submit_options", {}).get("num_returns")
+        check_can_wait(check_num_returns(num_returns or declared, plain), getattr(plain, "__qualname__", repr(plain)))
         handles = self.submit_task_async(fn, args, kwargs, resource_requirements, tags, num_returns=num_returns, **more)
         return None if handles is None else get_wait.get(handles)
 
@@ -80,7 +85,7 @@ class NativeScheduler(UnsupportedVerbs, NativeJobs, JobVerbs):
         resource_requirements: Mapping[str, Any] | None = None,
         tags: Sequence[str] | None = None,
         *,
-        num_returns: int | None = None,
+        num_returns: int | str | None = None,
         **more: Any,
     ) -> Any:
         """The same without waiting: a handle; with ``num_returns`` above 1 a list of them, with 0 None."""
@@ -93,7 +98,9 @@ class NativeScheduler(UnsupportedVerbs, NativeJobs, JobVerbs):
             more["num_returns"] = num_returns
         remote = self._remotes.of_function(fn, resource_requirements, more, item.cluster)
         refs = _submit(remote, item, args, kwargs)
-        return self._track(actors.wrap_refs(refs, remote.name, item, NativeTaskHandle))
+        dynamic = (num_returns or getattr(fn, "submit_options", {}).get("num_returns")) == "dynamic"
+        kind = NativeDynamicHandle if dynamic else NativeTaskHandle
+        return self._track(actors.wrap_refs(refs, remote.name, item, kind))
 
     def submit_gang(self, members: object, *, strategy: str = "PACK", tags: object = None, **more: Any) -> NoReturn:
         """Raises ConfigurationError: not supported inside a cluster."""

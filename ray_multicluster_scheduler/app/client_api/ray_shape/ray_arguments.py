@@ -16,6 +16,7 @@ def check_function(
     *,
     verb: str = "submit_task",
     usage: str = "pass the function itself: submit_task(f, args=(1, 2)), not submit_task(f(1, 2))",
+    generators: bool = False,
 ) -> str:
     """Check that the argument of ``verb`` is a plain function; returns its name. Raises ConfigurationError."""
     if not callable(function):
@@ -23,12 +24,12 @@ def check_function(
             f"{verb} was given {function!r} ({type(function).__name__}), which is not a function.", next_step=usage
         )
     shown = name or getattr(function, "__qualname__", None) or type(function).__qualname__
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    if inspect.isgeneratorfunction(function) and not generators:
         raise ConfigurationError(
-            f"{shown} is a generator; its values cannot be streamed.",
-            next_step="return a list, or submit one task per piece",
+            f"{shown} is a generator, which cannot be used here.",
+            next_step="return a list, or use remote(f).remote(…), which returns its values while it runs",
         )
-    if inspect.iscoroutinefunction(function):
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigurationError(
             f"{shown} is an async function; a Ray task is a plain one.",
             next_step="wrap it: def run(): return asyncio.run(f())",

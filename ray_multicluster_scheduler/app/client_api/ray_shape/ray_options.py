@@ -34,8 +34,8 @@ _DEFAULT_ONLY: Mapping[str, tuple[tuple[object, ...], str]] = {
     "enable_task_events": ((None, True), "leave it out"),
     "_metadata": ((None, {}), "leave it out"),
     "_labels": ((None, {}), "use tags"),
-    "_generator_backpressure_num_objects": ((None, -1), "leave it out; values cannot be streamed across clusters"),
-    "_num_objects_per_yield": ((None, 1), "leave it out; values cannot be streamed across clusters"),
+    "_generator_backpressure_num_objects": ((None, -1), "leave it out; a generator is always held back"),
+    "_num_objects_per_yield": ((None, 1), "leave it out"),
 }
 _OF_TASKS = frozenset({"num_returns", "resources", *_AMOUNTS})
 _RETRIES = frozenset({"max_retries", "retry_exceptions"})

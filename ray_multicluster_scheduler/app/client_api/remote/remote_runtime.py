@@ -157,7 +157,7 @@ class RemoteRuntime(LoopThread, ControlPlane):
 
     def submit(self, task: TaskDescription, arguments: Arguments | None = None, *, get_if_exists: bool = False) -> Item:
         actor = task.actor
-        if task.runs_actors and not (actor is not None and actor.detached):
+        if task.streams or (task.runs_actors and not (actor is not None and actor.detached)):
             task = replace(task, program=self.control_plane)
         task = self.owned(task)
         if self._runtime_env:

@@ -58,7 +58,7 @@ class Submission:
         resource_requirements: Mapping[str, Any] | None = None,
         tags: Sequence[str] | None = None,
         *,
-        num_returns: int | None = None,
+        num_returns: int | str | None = None,
         **options: Unpack[TaskOptions],
     ) -> tuple[TaskDescription, Arguments]:
         """Describe a task. Its code and arguments are then in the payload cache; a caller that does not submit the task
@@ -71,7 +71,7 @@ class Submission:
         fn: Callable[..., Any],
         resource_requirements: Mapping[str, Any] | None,
         tags: Sequence[str] | None,
-        num_returns: int | None,
+        num_returns: int | str | None,
         options: Mapping[str, Any],
     ) -> TaskTemplate:
         """Return the parts that do not depend on the arguments, cached for a RemoteFunction without further options.

@@ -9,11 +9,13 @@ from typing import Any
 from ray_multicluster_scheduler.app.client_api.arguments.arguments import pickled
 from ray_multicluster_scheduler.app.client_api.modules.function_pickle_cache import FunctionPickleCache
 from ray_multicluster_scheduler.app.client_api.options import common_fields, joins_equal_item
+from ray_multicluster_scheduler.app.client_api.ray_shape.dynamic_returns import DynamicReturns
 from ray_multicluster_scheduler.app.client_api.ray_shape.ray_arguments import check_function
 from ray_multicluster_scheduler.app.client_api.ray_shape.remote_function import RemoteFunction, as_remote_function
 from ray_multicluster_scheduler.common.blob_names import digest_of
+from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import mentions_cpu, parse_resources
-from ray_multicluster_scheduler.common.several_returns import SeveralReturns, check_num_returns
+from ray_multicluster_scheduler.common.several_returns import DYNAMIC, STREAMING, SeveralReturns, check_num_returns
 from ray_multicluster_scheduler.control_plane.config import Settings
 
 _EVERYWHERE = frozenset({"builtins", "cloudpickle", "ray_multicluster_scheduler"})
@@ -52,7 +54,7 @@ def make_template(
     fn: Callable[..., Any],
     resource_requirements: Mapping[str, Any] | None,
     tags: Sequence[str] | None,
-    num_returns: int | None,
+    num_returns: int | str | None,
     options: Mapping[str, Any],
     settings: Settings,
 ) -> TaskTemplate:
@@ -65,8 +67,9 @@ def make_template(
         tags = tags if tags is not None else labels
         num_returns = num_returns if num_returns is not None else number
         options = {**own, **options}
-    number = check_num_returns(num_returns)
-    name = check_function(fn.function if isinstance(fn, RemoteFunction) else fn, options.get("name"))
+    plain = fn.function if isinstance(fn, RemoteFunction) else fn
+    number = check_num_returns(num_returns, plain)
+    name = check_function(plain, options.get("name"), generators=number != 1)
     fields = common_fields(options, "task", settings, tags)
     amounts = parse_resources(resource_requirements)
     if not mentions_cpu(resource_requirements):
@@ -75,9 +78,22 @@ def make_template(
     del fields["preferred_cluster"]  # may differ for each call
     fields |= {"kind": "task", "name": name, "requirements": amounts}
     function, joined = _pickled_function(fn, name, number), joins_equal_item(options, settings)
+    if number == STREAMING:
+        fields["streams"], joined = True, False
+        check_can_stream(name, fields)
     return TaskTemplate(
         name, function, fields, preferred, runtime_env, number, options.get("start_after"), joined=joined
     )
+
+
+def check_can_stream(name: str, fields: Mapping[str, Any]) -> None:
+    """Raises ConfigurationError for options that give a generator several readers, or keep its value elsewhere."""
+    for key in ("idempotency_key", "keep"):
+        if fields.get(key) is not None:
+            raise ConfigurationError(
+                f"{name} is a generator, whose values are read once: it was given {key}={fields[key]!r}.",
+                next_step=f'leave {key} out, or use num_returns="dynamic"',
+            )
 
 
 def _pickled_function(fn: Callable[..., Any], name: str, number: int) -> PickledFunction:
@@ -93,7 +109,9 @@ def _pickled_function(fn: Callable[..., Any], name: str, number: int) -> Pickled
 
 
 def _pickle_now(shipped: Callable[..., Any], name: str, number: int) -> PickledFunction:
-    if number != 1:
+    if number == DYNAMIC:
+        shipped = DynamicReturns(shipped)
+    elif number not in (1, STREAMING):
         shipped = SeveralReturns(shipped, number)
     data, modules, handles = pickled(shipped, f"the function {name}")
     needed = (module for module in modules if module.partition(".")[0] not in _EVERYWHERE)

@@ -87,7 +87,7 @@ class StoredArguments:
         item = None if found is None else await self._runtime.find_item(found.id)
         if found is not None and found.at is not None and item is not None and item.task.runs_actors:
             return self._member(item, found.at)
-        if item is None or item.task.actor is None:
+        if item is None or (item.task.actor is None and not item.task.streams):
             raise UnknownItemError(
                 f"{actor_id!r} is not a known actor.",
                 task_id=actor_id,

@@ -196,6 +196,8 @@ def call_entry(call: Call, blobs: Attachments) -> dict[str, Any]:
         entry["keep"] = True
     if call.short:
         entry["short"] = True
+    if call.streams:
+        entry["streams"] = True
     if call.actor is not None:
         entry["actor"] = {name: getattr(call.actor, name) for name in NewActor.__slots__}
         entry["actor"]["placement"] = dict(call.actor.placement)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from ray_multicluster_scheduler.common.frames import PROTOCOL_VERSION, Message
 from ray_multicluster_scheduler.common.model import FailureClass
+from ray_multicluster_scheduler.common.several_returns import DISCARD, NEXT, STREAM
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from ray_multicluster_scheduler.scheduler.connection.links.call_sender import CallSender
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import Call, CallKey, CallResult, LinkListener
@@ -20,8 +21,13 @@ from ray_multicluster_scheduler.scheduler.connection.links.remote_values import 
 
 _PROTOCOL_WITH_LIVES = 3
 """From this protocol version on, an agent can order calls of several processes of one control plane."""
+_PROTOCOL_WITH_GENERATORS = 4
 _UNKNOWN_CALL = "the agent does not know this call any more"
 _UNKNOWN_INHERITED_CALL = "it was on its way when the service was restarted; whether it ran is not known"
+
+
+def _of_generator(call: Call) -> bool:
+    return call.streams or (call.method is not None and call.method.method.startswith((STREAM, NEXT, DISCARD)))
 
 
 class Send(Protocol):
@@ -255,6 +261,10 @@ class CallTracker:
             return
         ready = []
         for call in calls:
+            if self._protocol < _PROTOCOL_WITH_GENERATORS and _of_generator(call):
+                text = f"the agent of cluster {self._cluster!r} has an older version that runs no generators"
+                self._fail((call.task_id, call.attempt), "TaskSubmissionError", code="OLDER_AGENT", text=text)
+                continue
             if call.method is not None:
                 if call.method.life > 1 and self._protocol < _PROTOCOL_WITH_LIVES:
                     text = (

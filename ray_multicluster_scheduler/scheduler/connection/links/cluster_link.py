@@ -127,6 +127,8 @@ class Call:
     method: MethodCall | None = None
     keep: bool = False
     """A large value stays in the cluster until it is fetched."""
+    streams: bool = False
+    """It is a generator: calls of methods with reserved names (``common.several_returns``) read its values."""
     gang: NewGang | None = None
     """If set, function and arguments are those of the members, and the call's own are empty."""
 

@@ -14,6 +14,7 @@ from ray.exceptions import ActorUnavailableError, RayActorError
 from ray_multicluster_scheduler.common.current_item import CurrentItem
 from ray_multicluster_scheduler.common.frames import Blob, Message
 from ray_multicluster_scheduler.common.model.actor_description import ACTOR_NAMESPACE
+from ray_multicluster_scheduler.common.several_returns import STREAM
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.call_records import CallRecord
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.calls import CallRunner, cancel_in_ray, store
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.failures import (
@@ -23,8 +24,9 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.calls.failures impo
     exited_by_request,
 )
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.method_queue import MethodQueue
-from ray_multicluster_scheduler.scheduler.connection.gateway.calls.ray_options import actor_options
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.ray_options import STREAMED, actor_options
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.ray_threads import RayThreads
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.value_streams import is_request
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.actor_channel import CANCEL
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.actor_shell import NO_OBJECT, AsyncShell, Shell
@@ -119,6 +121,9 @@ class ActorMethods:
         if method is None:
             raise TypeError(f"{record.key} is not the call of a method")
         self._calls.records[record.key] = record
+        if actor is None and is_request(record):  # of a task
+            self._calls.request_value(record)
+            return
         if actor is not None:
             record.progress, record.gang_key = actor.record.progress, actor.record.gang_key
         if record.head is not None:  # cancelled or refused before it was sent
@@ -148,6 +153,8 @@ class ActorMethods:
             self._calls.conclude(record, {"status": "cancelled"})
             return
         self._send_cancel(actor, record)
+        if record.stream is not None:
+            record.stream.discard()
         if actor.spec["asynchronous"] and record.ref is not None:
             cancel_in_ray(record)
 
@@ -181,22 +188,30 @@ class ActorMethods:
     def advance(self, actor: ActorAttempt) -> None:
         """Submit the next calls that have arrived."""
         while actor.handle is not None and (record := actor.queue.take()) is not None:
-            if record.head is None:
-                actor.unanswered.add(record.key)
-                self._submit(actor, actor.handle, record)
+            if record.head is not None:
+                continue
+            if is_request(record):
+                self._calls.request_value(record)
+                continue
+            actor.unanswered.add(record.key)
+            self._submit(actor, actor.handle, record)
 
     def _submit(self, actor: ActorAttempt, handle: Any, record: CallRecord) -> None:
         try:
             name = "" if record.method is None else record.method.name
             (_, arguments), separate = record.split(store)
-            order = MethodOrder(record.key, name, record.homes, arguments).packed()
-            record.ref = handle.run.remote(order, *separate)
+            record.streams = name.startswith(STREAM)
+            order = MethodOrder(record.key, name.removeprefix(STREAM), record.homes, arguments).packed()
+            run = handle.stream.options(**STREAMED) if record.streams else handle.run
+            record.ref = run.remote(order, *separate)
             record.release_arguments()
         except Exception as error:  # noqa: BLE001 - any error of Ray is this call's failure
             self._threads.run_on_loop(self._answered, actor, record, None, error)
             return
         on_result = partial(self._answered, actor, record)
-        if len(actor.unanswered) < _MANY_UNANSWERED:
+        if record.streams:
+            self._calls.read_stream(record, on_result)
+        elif len(actor.unanswered) < _MANY_UNANSWERED:
             self._threads.watch(record.ref, on_result)
         else:
             self._threads.watch_in_batch(record.ref, on_result)

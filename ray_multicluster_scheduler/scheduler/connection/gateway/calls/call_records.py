@@ -128,6 +128,10 @@ class CallRecord:
     """Only of an actor that is a member of a gang."""
     actor: dict[str, Any] | None = None
     method: Method | None = None
+    streams: bool = False
+    """It is a generator, whose values are read while it runs."""
+    stream: Any = None
+    """The ValueStream of a generator, once it is needed."""
     gang: GangSpec | None = None
     member: int | None = None
     """Its position in the gang ``gang_key``."""
@@ -230,6 +234,7 @@ def record_from(
         ahead=call.get("ahead", ""),
         short=bool(call.get("short")),
         keep=bool(call.get("keep")),
+        streams=bool(call.get("streams")),
         actor=call.get("actor"),
         method=method,
     )

@@ -19,15 +19,17 @@ from ray_multicluster_scheduler.common.frames import Pieces, bytes_in
 from ray_multicluster_scheduler.common.gang_values import joined
 from ray_multicluster_scheduler.common.model.resources import ResourceShape, shape_of
 from ray_multicluster_scheduler.common.model.states import CANCEL_GRACE_S
+from ray_multicluster_scheduler.common.several_returns import NO_VALUE
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.call_records import (
     MAX_VALUE_BYTES,
     CallRecord,
 )
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.failures import describe, lost_its_node
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.ray_options import task_options
-from ray_multicluster_scheduler.scheduler.connection.gateway.calls.ray_threads import RayThreads
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.ray_threads import OnResult, RayThreads
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.reporting import Move
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.slot_allocator import SlotAllocator
+from ray_multicluster_scheduler.scheduler.connection.gateway.calls.value_streams import ValueStream, stream_key
 from ray_multicluster_scheduler.scheduler.connection.gateway.link import messages as m
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import ALWAYS_ASK, RECALL_AFTER_S
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import (
@@ -38,10 +40,11 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import
     TaskOrder,
     unpack,
 )
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker.worker import kill_worker, run_call
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.worker import kill_worker, run_call, run_stream
 
 _WORKER_END_S = 3.0
 _MAX_CACHED_KINDS = 1000
+_UNKNOWN = "its agent does not have the generator"
 
 
 class CallRunner:
@@ -57,9 +60,9 @@ class CallRunner:
         """Calls that have ended, in the order in which they did."""
         self.retained: dict[Key, tuple[Any, float]] = {}
         """References to values that stay here until they are fetched, and since when."""
-        self.wrapper = ray.remote(run_call)
+        self.wrapper, self._stream_wrapper = ray.remote(run_call), ray.remote(run_stream)
         self._slots = SlotAllocator()
-        self._remotes: dict[tuple[str, ResourceShape, str], Any] = {}
+        self._remotes: dict[tuple[str, ResourceShape, str, bool], Any] = {}
         self._environments: set[str] = set()
         """Environments for which Ray has accepted a call, so that the next one does not block."""
         self._ordered_pending = 0
@@ -142,6 +145,30 @@ class CallRunner:
     def unacknowledged_moves(self) -> list[Move]:
         return [(key, record.moved_to) for key, record in self.unacknowledged.items() if record.moved_to is not None]
 
+    def request_value(self, record: CallRecord) -> None:
+        """A request for a value of a generator."""
+        self.records[record.key] = record
+        generator = self.records.get(stream_key(record))
+        if record.head is not None:
+            self.conclude(record, record.head)
+        elif generator is None or not generator.streams:
+            self.conclude(record, {"status": "failed", "failure": "crash", "code": NO_VALUE, "message": _UNKNOWN})
+        else:
+            record.progress, record.gang_key = generator.progress, generator.gang_key
+            self._stream_of(generator).request(record)
+
+    def read_stream(self, record: CallRecord, on_end: OnResult) -> None:
+        """Begin to read the values of a generator that was submitted to Ray."""
+        if record.head is None:
+            self._stream_of(record).open(record.ref, self._threads.watch, on_end)
+
+    def _stream_of(self, record: CallRecord) -> ValueStream:
+        if record.stream is None:
+            record.stream = ValueStream(self.complete, self.conclude)
+            if record.head is not None:
+                record.stream.close()
+        return record.stream  # type: ignore[no-any-return]  # records know no streams
+
     def read_back(self, record: CallRecord) -> Future[Pieces]:
         """Read a stored result from the object store, off the event loop. It is not copied while it is there."""
         if record.gang is not None:
@@ -195,6 +222,8 @@ class CallRunner:
         record.release_arguments()
         if payload is not None:
             record.ref = None
+        if record.stream is not None:
+            record.stream.close()
         if record.on_end is not None:
             record.on_end(record)
             return
@@ -247,7 +276,9 @@ class CallRunner:
             self._threads.run_on_loop(self.complete, record, None, error)
             return
         self._environments.add(_environment(record))
-        if on_the_loop and self._slots.is_one_of_many(record.key):
+        if record.streams:
+            self._threads.run_on_loop(self.read_stream, record, partial(self.complete, record))
+        elif on_the_loop and self._slots.is_one_of_many(record.key):
             self._threads.watch_in_batch(record.ref, partial(self.complete, record))
         else:
             self._threads.watch(record.ref, partial(self.complete, record))
@@ -275,12 +306,14 @@ class CallRunner:
 
     def _remote_of(self, record: CallRecord) -> Any:
         """Our wrapper with the options of this call, cached by kind."""
-        kind = record.name, shape_of(record.resources), _environment(record)
+        kind = record.name, shape_of(record.resources), _environment(record), record.streams
         remote = self._remotes.get(kind)
         if remote is None:
             if len(self._remotes) > _MAX_CACHED_KINDS:
                 self._remotes.clear()
-            remote = self._remotes[kind] = self.wrapper.options(**task_options(record, self.own_modules))
+            remote = self._remotes[kind] = (self._stream_wrapper if record.streams else self.wrapper).options(
+                **task_options(record, self.own_modules)
+            )
         return remote
 
     def stop(self, record: CallRecord, force: bool) -> None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from ray_multicluster_scheduler.common.model.actor_description import ACTOR_NAMESPACE
+from ray_multicluster_scheduler.common.several_returns import VALUES_AHEAD
 from ray_multicluster_scheduler.scheduler.connection.gateway.calls.call_records import CallRecord
 
+STREAMED = {"num_returns": "streaming", "_generator_backpressure_num_objects": VALUES_AHEAD}
+"""Options of a generator: Ray holds it back while so many of its values were not read."""
 _NAMED = ("CPU", "GPU", "memory")
 
 
 def task_options(record: CallRecord, own_modules: list[str]) -> dict[str, Any]:
     """Options of a task. Ray's own retries are off, because the control plane retries."""
     options = _common(record, own_modules)
-    return options | {"name": record.name, "max_retries": 0, "num_cpus": record.resources.get("CPU", 0)}
+    options |= {"name": record.name, "max_retries": 0, "num_cpus": record.resources.get("CPU", 0)}
+    return options | STREAMED if record.streams else options
 
 
 def actor_options(record: CallRecord, actor: dict[str, Any], own_modules: list[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The messages of the link, protocol version 3 (see `common.frames` for how they travel).
+"""The messages of the link, protocol version 4 (see `common.frames` for how they travel).
 
 Handshake, on every connection; the join token is never sent, the link's secret once, in the first WELCOME
 (which travels over TLS unless both ends are on loopback)::
@@ -13,7 +13,7 @@ connection and the link's secret on later ones. ``agent_identity`` has the agent
 worker/process_lock.py), which older agents lack. Then, in any order:
 
     CALLS      → agent    {calls: [{id, attempt, fence, name, fn, fn_blob, args_blob, res, env, homes, home,
-                          objects, ahead, short, keep, actor, method, life, gang}]} + attachments; see below
+                          objects, ahead, short, keep, streams, actor, method, life, gang}]} + attachments; see below
     CANCEL     → agent    {id, attempt, force}
     START      → agent    {keys: [[id, attempt]]}  there are slots for these calls, which were sent ahead
     RECALL     → agent    {keys}                   return these unless they have begun; older agents return only those
@@ -69,6 +69,12 @@ calls that have ended.
 
 A call with ``keep: true`` leaves a large value in the cluster: its FINISHED has ``kept``, the number of bytes, and an
 empty attachment. The agent has the value until RELEASE, or until its own end.
+
+A call with ``streams: true`` is a generator. A call of its method ``rmcs-next:<index>:`` returns the value of this
+index when it was yielded; it fails with the code NO_VALUE if this attempt of the generator ends before. After
+``rmcs-discard:`` the agent reads the rest and drops it. If the generator is a method of an actor, its call is named
+``rmcs-stream:<method>``, and those for its values are methods of the actor, with the id of that call after the second
+colon. Values that were answered are not sent again: the reader asks each attempt only for those that it lacks.
 
 Output of methods belongs to their actor: OUTPUT has the actor's key, as have the ``parts`` in a method's result.
 

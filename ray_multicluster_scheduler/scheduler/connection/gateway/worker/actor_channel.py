@@ -58,6 +58,10 @@ class ActorChannel(WorkerChannel):
         self._last_activity = time.monotonic()
         return key is None or self._cancelled.pop(key, self) is self
 
+    def is_cancelled(self, key: Key) -> bool:
+        """Whether a generator that runs was cancelled."""
+        return key in self._cancelled
+
     def flush(self, running: RunningCall) -> list[tuple[str, str]]:
         """Send the output. Returns the rest that could not be sent, to go with a result."""
         if not running.unsent:

@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NoReturn, TypeAlias
 
@@ -20,7 +20,7 @@ from ray.exceptions import AsyncioActorExit
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.current_item import set_current
 from ray_multicluster_scheduler.common.frames import Blob
-from ray_multicluster_scheduler.common.several_returns import as_many
+from ray_multicluster_scheduler.common.several_returns import as_many, iterated
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.actor_channel import ActorChannel
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.channel import NoLease, TakenBack
 from ray_multicluster_scheduler.scheduler.connection.gateway.worker.codec import (
@@ -39,10 +39,11 @@ from ray_multicluster_scheduler.scheduler.connection.gateway.worker.user_code im
     succeeded,
     user_error,
 )
-from ray_multicluster_scheduler.scheduler.connection.gateway.worker.worker import no_lease, this_node
+from ray_multicluster_scheduler.scheduler.connection.gateway.worker.worker import no_lease, this_node, yielded
 
 _MethodCall: TypeAlias = tuple[str, Sequence[Any], dict[str, Any], int]
 """Its name, its arguments, and how many values it returns."""
+_END = object()
 NO_OBJECT = "unborn"
 """The status of a method that was not called because there is no object: the constructor failed."""
 
@@ -161,6 +162,40 @@ class Shell(_Shell):
         took = time.monotonic() - began
         return self._pack(succeeded(value, "method's"), took)
 
+    def stream(self, order: bytes, *separate: Blob) -> Iterator[Envelope]:
+        """Call a method that is a generator: an envelope for each value, with its index as ``yields``, and then that of
+        the call."""
+        call = self._open(order, separate)
+        if not isinstance(call, tuple):
+            yield call
+            return
+        method, args, kwargs, _ = call
+        began = time.monotonic()
+        values, failure = self._attempted(getattr(self._object, method), *args, **kwargs)
+        if failure is None:
+            values, failure = self._attempted(iterated, values, self._display_name(method))
+        index, key = 0, MethodOrder.unpacked(order).key
+        while failure is None:
+            value, failure = self._attempted(next, values, _END)
+            if value is _END:
+                failure = succeeded(None, "method's")
+            elif self._channel.is_cancelled(key):
+                failure = {"status": "cancelled"}, ()
+            elif failure is None:
+                envelope, failure = yielded(value, index, "method's")
+                if envelope is not None:
+                    yield envelope
+                index += 1
+        yield self._pack(failure, time.monotonic() - began)
+
+    def _attempted(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, Outcome | None]:
+        try:
+            return work(*args, **kwargs), None
+        except SystemExit:
+            self._leave()
+        except BaseException as error:  # noqa: BLE001 - the user's exception is the answer
+            return None, user_error(error)
+
     def native_call(self, method: str, names: Sequence[str], *values: Any) -> Any:
         """For code in the same cluster: a plain Ray call, which raises what the method raises.
 
@@ -208,6 +243,43 @@ class AsyncShell(_Shell):
         took = time.monotonic() - began
         return self._pack(succeeded(value, "method's"), took)
 
+    async def stream(self, order: bytes, *separate: Blob) -> AsyncIterator[Envelope]:
+        """See :meth:`Shell.stream`."""
+        call = self._open(order, separate)
+        if not isinstance(call, tuple):
+            yield call
+            return
+        method, args, kwargs, _ = call
+        began, index = time.monotonic(), 0
+        values: AsyncIterator[Any] | None = None
+        while True:
+            failure: Outcome | None = None
+            value: Any = _END
+            try:
+                if values is None:
+                    made = getattr(self._object, method)(*args, **kwargs)
+                    values = made if isinstance(made, AsyncIterator) else _as_async(iterated(made, method))
+                value = await anext(values, _END)
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise  # from ray.cancel()
+                failure = failed("user", error, f"{self._display_name(method)} raised asyncio.CancelledError"), ()
+            except (SystemExit, AsyncioActorExit):
+                self._leave()
+            except BaseException as error:  # noqa: BLE001 - the user's exception is the answer
+                failure = user_error(error)
+            if failure is None and value is _END:
+                failure = succeeded(None, "method's")
+            elif failure is None:
+                envelope, failure = yielded(value, index, "method's")
+                if envelope is not None:
+                    yield envelope
+                index += 1
+            if failure is not None:
+                yield self._pack(failure, time.monotonic() - began)
+                return
+
     async def native_call(self, method: str, names: Sequence[str], *values: Any) -> Any:
         """See :meth:`Shell.native_call`."""
         args, kwargs = _split_arguments(names, values)
@@ -217,6 +289,11 @@ class AsyncShell(_Shell):
             return await value if inspect.isawaitable(value) else value
         except (SystemExit, AsyncioActorExit):
             self._leave()
+
+
+async def _as_async(values: Iterator[Any]) -> AsyncIterator[Any]:
+    for value in values:
+        yield value
 
 
 def _split_arguments(names: Sequence[str], values: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
