@@ -65,9 +65,10 @@ class SeveralReturns:
         return as_many(self.function(*args, **kwargs), self.number, name)
 
 
-def next_value(stream_id: str, index: int) -> str:
-    """The name of the method that returns a value of a generator."""
-    return f"{NEXT}{index}:{stream_id}"
+def next_value(stream_id: str, index: int, lacking: int) -> str:
+    """The name of the method that returns a value of a generator. The reader has all values before ``lacking``, and
+    will request all after it that it lacks."""
+    return f"{NEXT}{index}:{lacking}:{stream_id}"
 
 
 def iterated(value: Any, name: str) -> Iterator[Any]:

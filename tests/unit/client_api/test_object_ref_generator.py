@@ -40,10 +40,11 @@ class Stream:
 
     def request(self, index: int, repetition: int = 0) -> str:
         """The id of the request for a value."""
-        name = f"{NEXT}{index}:{self.whole}"
+        start = f"{NEXT}{index}:"
 
         def found() -> list[str]:
-            return [call_id for method, call_id in self.methods(0) if method == name]
+            own = [one for one in self.methods(0) if one[0].endswith(f":{self.whole}")]
+            return [call_id for method, call_id in own if method.startswith(start)]
 
         until(lambda: len(found()) > repetition)
         return found()[repetition]
@@ -61,7 +62,7 @@ def stream() -> Iterator[Stream]:
 
 def test_a_few_values_are_requested_ahead_of_the_reader(stream: Stream) -> None:
     methods = [method for method, _ in stream.methods(1 + VALUES_AHEAD)]
-    assert methods == [f"{STREAM}lines", *(f"{NEXT}{index}:{stream.whole}" for index in range(VALUES_AHEAD))]
+    assert methods == [f"{STREAM}lines", *(f"{NEXT}{index}:0:{stream.whole}" for index in range(VALUES_AHEAD))]
     assert not stream.values.next_ready()
     stream.plane.answer(stream.request(0), "a")
     assert stream.values.next_ready()
@@ -102,10 +103,13 @@ def test_a_failure_is_that_of_the_last_handle(stream: Stream) -> None:
 
 def test_a_request_that_an_attempt_did_not_answer_is_repeated(stream: Stream) -> None:
     stream.plane.answer(stream.request(0), "a")
+    stream.plane.answer(stream.request(3), "d")
     stream.no_value(1, 2)
-    stream.plane.answer(stream.request(2, 1), "c")
+    repeated = stream.request(2, 1)
+    assert f"{NEXT}2:1:{stream.whole}" in [method for method, _ in stream.methods(0)], "the first that is lacking"
+    stream.plane.answer(repeated, "c")
     stream.plane.answer(stream.request(1, 1), "b")
-    assert [next(stream.values).result() for _ in range(3)] == ["a", "b", "c"]
+    assert [next(stream.values).result() for _ in range(4)] == ["a", "b", "c", "d"]
 
 
 def test_a_value_that_cannot_be_sent_is_an_error_of_its_own(stream: Stream) -> None:

@@ -66,9 +66,9 @@ class Bench:
         self.end.append((value, error))
         self.stream.close()
 
-    def request(self, *indexes: int) -> None:
+    def request(self, *indexes: int, lacking: int = 0) -> None:
         for index in indexes:
-            self.stream.request(record(f"v{index}", next_value("", index)))
+            self.stream.request(record(f"v{index}", next_value("", index, lacking)))
 
 
 def record(name: str, method: str) -> CallRecord:
@@ -76,8 +76,8 @@ def record(name: str, method: str) -> CallRecord:
 
 
 def test_which_generator_a_request_is_about() -> None:
-    assert stream_key(record("c", next_value("", 3))) == ("t1", 2)
-    assert stream_key(record("c", next_value("call-cp-7", 3))) == ("call-cp-7", 1)
+    assert stream_key(record("c", next_value("", 3, 0))) == ("t1", 2)
+    assert stream_key(record("c", next_value("call-cp-7", 3, 0))) == ("call-cp-7", 1)
     assert stream_key(record("c", f"{DISCARD}call-cp-7")) == ("call-cp-7", 1)
     assert not is_request(record("c", "lines"))
 
@@ -91,11 +91,32 @@ async def test_only_what_is_requested_is_read() -> None:
     assert bench.generator.taken == 2
 
 
-async def test_a_later_attempt_skips_what_is_not_requested_again() -> None:
+async def test_a_later_attempt_drops_what_the_reader_has_and_keeps_what_it_lacks() -> None:
     bench = Bench(Generator(5))
-    bench.request(3)
+    bench.request(3, lacking=2)
     await eventually(lambda: bench.answered == ["v3"])
     assert bench.generator.taken == 4
+    bench.request(2, lacking=2)
+    assert bench.answered == ["v3", "v2"]
+    assert bench.generator.taken == 4
+    assert not bench.stream._held
+
+
+async def test_one_that_was_not_started_ends_without_requests() -> None:
+    bench = Bench(Generator(0))
+    bench.completed(None, None)
+    await eventually(lambda: bench.end)
+    assert bench.end[0][1] is None
+
+
+async def test_a_value_that_was_read_too_early_is_kept() -> None:
+    bench = Bench(Generator(2))
+    bench.completed(None, None)
+    await eventually(lambda: bench.generator.taken == 1)
+    await asyncio.sleep(0)
+    bench.request(0, 1, 2)
+    await eventually(lambda: bench.end)
+    assert bench.answered == ["v0", "v1"]
 
 
 async def test_requests_after_its_end_have_no_value() -> None:

@@ -118,7 +118,7 @@ class ValueRequests:
     def _request(self, index: int) -> None:
         self._asked.add(index)
         try:
-            name = next_value(self._stream_id, index)
+            name = next_value(self._stream_id, index, min(self._asked | self._again))
             call = self._calls.call(name, Arguments(_NO_ARGUMENTS), has_paths=False)
         except SchedulerError:  # after the shutdown
             self._asked.discard(index)
@@ -146,8 +146,8 @@ class ValueRequests:
 
     def _repeat(self) -> None:
         with self._changed:
-            again, self._again = sorted(self._again), set()
-            for index in again:
+            for index in sorted(self._again):
+                self._again.discard(index)  # first: the request may fail, and be repeated, at once
                 if self._stopped:
                     self._set_end(index)
                 else:

@@ -39,7 +39,12 @@ class ValueStream:
     def __init__(self, answer: OnAnswer, refuse: Callable[[CallRecord, dict[str, Any]], object]) -> None:
         self._answer, self._refuse = answer, refuse
         self._requests: dict[int, CallRecord] = {}
-        self._discards = self._over = False
+        self._lacking: int | None = None
+        """The reader has all values before this one."""
+        self._held: dict[int, tuple[Any, Envelope]] = {}
+        """Values that were read before they are requested."""
+        self._discards = self._over = self._peeks = False
+        self._taken = 0
         self._wanted = asyncio.Event()
         self._reading: asyncio.Task[None] | None = None
 
@@ -52,9 +57,15 @@ class ValueStream:
         if name.startswith(DISCARD):
             self.discard()
             self._refuse(record, {"status": "succeeded"})
-        else:
-            self._requests[int(name.removeprefix(NEXT).partition(":")[0])] = record
-            self._wanted.set()
+            return
+        index, lacking = map(int, name.removeprefix(NEXT).split(":")[:2])
+        self._lacking = lacking if self._lacking is None else min(self._lacking, lacking)
+        held = self._held.pop(index, None)
+        if held is not None:
+            self._answer_with(record, *held)
+            return
+        self._requests[index] = record
+        self._wanted.set()
 
     def discard(self) -> None:
         """Nobody reads the values any more: read them to the end, so that the generator can end."""
@@ -73,17 +84,20 @@ class ValueStream:
             return
         self._over = True
         requests, self._requests = self._requests, {}
+        self._held.clear()
         for record in requests.values():
             self._refuse(record, dict(_NO_VALUE))
         self._wanted.set()
 
     async def _read(self, generator: Any, on_end: OnResult) -> None:
         while True:
-            while not (self._requests or self._discards or self._over):
+            while not (self._requests or self._discards or self._peeks or self._over):
                 self._wanted.clear()
                 await self._wanted.wait()
             if self._over:
                 return
+            self._peeks = False
+            self._taken += 1
             try:
                 ref = await anext(generator)
                 value = await ref
@@ -101,13 +115,24 @@ class ValueStream:
                 return
             record = self._requests.pop(index, None)
             if record is not None:
-                record.ref = ref
-                self._answer(record, value, None)
+                self._answer_with(record, ref, value)
+            elif not self._discards and (self._lacking is None or index >= self._lacking):
+                self._held[index] = ref, value
+
+    def _answer_with(self, record: CallRecord, ref: Any, value: Envelope) -> None:
+        record.ref = ref
+        self._answer(record, value, None)
 
     def _completed(self, on_end: OnResult, value: Any, error: BaseException | None) -> None:
-        """Ray has ended the call. With an error, which may come while nothing is requested, there is no envelope."""
-        if error is not None and not self._over:
+        """Ray has ended the call. With an error, which may come while nothing is requested, there is no envelope. One
+        that was not started yields its envelope at once, and nothing is requested."""
+        if self._over:
+            return
+        if error is not None:
             on_end(None, error)
+        elif self._taken == 0:
+            self._peeks = True
+            self._wanted.set()
 
 
 OnAnswer = Callable[[CallRecord, Envelope | None, BaseException | None], object]

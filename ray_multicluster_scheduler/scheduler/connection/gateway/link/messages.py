@@ -70,10 +70,11 @@ calls that have ended.
 A call with ``keep: true`` leaves a large value in the cluster: its FINISHED has ``kept``, the number of bytes, and an
 empty attachment. The agent has the value until RELEASE, or until its own end.
 
-A call with ``streams: true`` is a generator. A call of its method ``rmcs-next:<index>:`` returns the value of this
-index when it was yielded; it fails with the code NO_VALUE if this attempt of the generator ends before. After
+A call with ``streams: true`` is a generator. A call of its method ``rmcs-next:<index>:<lacking>:`` returns the value of
+this index when it was yielded; it fails with the code NO_VALUE if this attempt of the generator ends before. The reader
+has all values before ``lacking``, so the agent drops those; it has to keep others until they are requested. After
 ``rmcs-discard:`` the agent reads the rest and drops it. If the generator is a method of an actor, its call is named
-``rmcs-stream:<method>``, and those for its values are methods of the actor, with the id of that call after the second
+``rmcs-stream:<method>``, and those for its values are methods of the actor, with the id of that call after the last
 colon. Values that were answered are not sent again: the reader asks each attempt only for those that it lacks.
 
 Output of methods belongs to their actor: OUTPUT has the actor's key, as have the ``parts`` in a method's result.
