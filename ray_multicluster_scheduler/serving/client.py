@@ -164,17 +164,17 @@ class TaskInstanceClient:
     async def _json(self, method: str, path: str, request: Any, timeout: float | None) -> dict[str, Any]:
         content = b"" if request is None else json.dumps(request, separators=(",", ":")).encode()
         try:
-            status, body = await self.pool.fetch(
+            status, body, headers = await self.pool.fetch(
                 method, path, body=content, headers=_JSON if content else (), timeout=timeout, limit=self._max_body
             )
         except HttpError as error:
             failed = InstanceError(f"The instance {self.instance_id} failed: {error}.")
-            failed.sent = error.sent
+            failed.sent, failed.local = error.sent, error.local
             raise failed from None
         if status >= 400:
             text = body[:200].decode(errors="replace")
             failed = InstanceError(f"The instance {self.instance_id} answered {method} {path} with {status}: {text}.")
-            failed.status = status
+            failed.status, failed.retry_after = status, _retry_after(headers)
             raise failed
         try:
             found = json.loads(body)
@@ -191,6 +191,12 @@ class TaskInstanceClient:
             first = error.errors()[0]
             place = ".".join(str(part) for part in first["loc"])
             raise InstanceError(f"The instance {self.instance_id} sent a wrong {place}: {first['msg']}.") from None
+
+
+def _retry_after(headers: Headers) -> float | None:
+    """Seconds, as the header Retry-After says."""
+    text = next((value.decode("latin-1") for name, value in headers if name == b"retry-after"), "")
+    return float(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid as uuids
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -70,7 +69,7 @@ class InstanceRegistry:
 
     def drain(self, uuid: str) -> list[Task]:
         """Give an instance no new tasks; returns those that run there."""
-        running = self._router.drain(uuid, time.monotonic())
+        running = self._router.drain(uuid)
         self._save(uuid)
         return running
 
@@ -107,7 +106,7 @@ class InstanceRegistry:
             hardware=dict(given.hardware),
             healthy=False,
         )
-        self._router.add_instance(instance, time.monotonic())
+        self._router.add_instance(instance)
         self._ids[_same_name(client.instance_id)] = uuid
         channel = self.channels[uuid] = InstanceChannel(
             uuid, client, given.kind, self._reports, self._health_interval_s
@@ -127,7 +126,7 @@ class InstanceRegistry:
             self._router.set_concurrency(channel.uuid, given.concurrency)
         if model is not None and instance.models != (model,):
             channel.model = model
-            self._router.set_models(channel.uuid, (model,), time.monotonic())
+            self._router.set_models(channel.uuid, (model,))
 
     def _save(self, uuid: str) -> None:
         if self._journal is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -31,11 +32,11 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class HttpError(Exception):
-    """A request failed. ``sent``: the server may have received it."""
+    """A request failed. ``sent``: the server may have received it. ``local``: this process has no descriptors left."""
 
-    def __init__(self, message: str, *, sent: bool) -> None:
+    def __init__(self, message: str, *, sent: bool, local: bool = False) -> None:
         super().__init__(message)
-        self.sent = sent
+        self.sent, self.local = sent, local
 
 
 @dataclass(slots=True)
@@ -108,11 +109,12 @@ class HttpPool:
         headers: Iterable[tuple[bytes, bytes]] = (),
         timeout: float | None = None,
         limit: int = MAX_BODY,
-    ) -> tuple[int, bytes]:
-        """Send a request and read the whole answer: status and body. Raises HttpError, after ``timeout`` s at last."""
+    ) -> tuple[int, bytes, Headers]:
+        """Send a request and read the whole answer: status, body and headers. Raises HttpError, after ``timeout`` s at
+        last."""
         try:
             async with asyncio.timeout(timeout), self.request(method, path, body=body, headers=headers) as response:
-                return response.status, await response.read(limit)
+                return response.status, await response.read(limit), response.headers
         except TimeoutError:
             raise HttpError(f"{self.base_url} did not answer within {timeout:g} s", sent=True) from None
 
@@ -138,7 +140,9 @@ class HttpPool:
                 f"{self.base_url} did not accept a connection within {self._connect_timeout:g} s", sent=False
             ) from None
         except OSError as error:
-            raise HttpError(f"{self.base_url} refused the connection: {error.strerror or error}", sent=False) from None
+            local = error.errno in {errno.EMFILE, errno.ENFILE}
+            sentence = f"{self.base_url} refused the connection: {error.strerror or error}"
+            raise HttpError(sentence, sent=False, local=local) from None
         except UnicodeError:
             raise HttpError(f"{self.base_url} has a host that is no name", sent=False) from None
         self._in_use.add(connection)

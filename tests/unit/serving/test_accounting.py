@@ -78,24 +78,35 @@ class RoutedTasks(RuleBasedStateMachine):
     )
     def add_instance(self, models: tuple[str, ...], concurrency: int, healthy: bool) -> None:
         self.added += 1
-        self.router.add_instance(Instance(f"i{self.added}", models, concurrency, healthy=healthy), self.now)
+        self.router.add_instance(Instance(f"i{self.added}", models, concurrency, healthy=healthy))
 
     @precondition(lambda self: self.router.instances)
     @rule(data=st.data(), healthy=st.booleans())
     def set_health(self, data: st.DataObject, healthy: bool) -> None:
-        self.router.set_health(self._any_instance(data), healthy, self.now)
+        self.router.set_health(self._any_instance(data), healthy)
+
+    @precondition(lambda self: self.router.instances)
+    @rule(data=st.data(), paused=st.booleans())
+    def set_paused(self, data: st.DataObject, paused: bool) -> None:
+        self.router.set_paused(self._any_instance(data), paused)
+
+    @rule()
+    def review(self) -> None:
+        while self.router.review(self.now):
+            pass
 
     @precondition(lambda self: self.router.instances)
     @rule(data=st.data(), models=st.sampled_from([("a",), ("b",), ("a", "b")]))
     def set_models(self, data: st.DataObject, models: tuple[str, ...]) -> None:
-        self.router.set_models(self._any_instance(data), models, self.now)
+        self.router.set_models(self._any_instance(data), models)
 
     @precondition(lambda self: self.router.instances)
     @rule(data=st.data())
     def remove_instance(self, data: st.DataObject) -> None:
         uuid = self._any_instance(data)
-        for task in self.router.drain(uuid, self.now):
+        for task in self.router.drain(uuid):
             self.router.give_back(task, self.now)
+        self.review()
         self.router.forget_instance(uuid)
 
     @rule(name=st.sampled_from(strategy_names()))
@@ -110,7 +121,7 @@ class RoutedTasks(RuleBasedStateMachine):
             assert all(task.instance is instance for task in (*instance.waiting.values(), *instance.running.values()))
             assert all(task.started is None for task in instance.waiting.values())
             assert len(instance.running) <= instance.concurrency
-            assert instance.accepts or not instance.waiting
+            assert instance.accepts or not instance.waiting or self.router._review
         assert sorted(task.id for task in places) == sorted(self.router.tasks)
         assert len(self.router.tasks) == self.submitted - self.finished
 
@@ -171,7 +182,7 @@ class ScheduledTasks(RuleBasedStateMachine):
         clock = SimpleNamespace(monotonic=lambda: self.now)
         ids = SimpleNamespace(uuid4=lambda: uuid.UUID(int=next(names)))
         self.patches.enter_context(mock.patch.multiple(core, time=clock, uuid=ids))
-        self.patches.enter_context(mock.patch.multiple(instance_registry, time=clock, uuids=ids))
+        self.patches.enter_context(mock.patch.multiple(instance_registry, uuids=ids))
         self.loop = asyncio.new_event_loop()
         self.patches.enter_context(mock.patch.object(self.loop, "time", clock.monotonic))
         self.scheduler = SwarmPilotScheduler(loop=self.loop, health_interval_s=3600)
@@ -228,7 +239,7 @@ class ScheduledTasks(RuleBasedStateMachine):
     def end_request(self, data: st.DataObject, gone: bool, learn: bool) -> None:
         task = self.any_task(data)
         if task.slot is not None and task.started is not None and data.draw(st.booleans()):
-            self.call(self.scheduler.retry_request, task, "no", gone=gone)
+            self.call(self.scheduler.retry_request, task, "no", sent=not gone)
             if not task.slot.done():  # it is placed again, or its handler gives up
                 return
         if task.slot is not None:
@@ -244,7 +255,7 @@ class ScheduledTasks(RuleBasedStateMachine):
             self.call(self.scheduler.handle_completion, task_id, name, took, "x", error)
 
     @precondition(lambda self: self.router.tasks)
-    @rule(data=st.data(), late=st.booleans(), finished=st.booleans(), status=st.none() | st.sampled_from([422, 500]))
+    @rule(data=st.data(), late=st.booleans(), finished=st.booleans(), status=st.none() | st.sampled_from([422, 429, 500]))
     def answer(self, data: st.DataObject, late: bool, finished: bool, status: int | None) -> None:
         task = self.any_task(data)
         if task.slot is not None:
@@ -276,6 +287,14 @@ class ScheduledTasks(RuleBasedStateMachine):
         self.call(self.scheduler.unreachable, instance, "it is away.", gone=gone)
         if back:
             self.call(self.scheduler.probed, instance, ("b",), 3)
+
+    @precondition(lambda self: self.router.instances)
+    @rule(data=st.data(), paused=st.booleans(), restarted=st.booleans())
+    def interrupt(self, data: st.DataObject, paused: bool, restarted: bool) -> None:
+        instance = data.draw(st.sampled_from(sorted(self.router.instances)))
+        self.call(self.scheduler.paused, instance, paused)
+        if restarted:
+            self.call(self.scheduler.restarted, instance, self.now)
 
     @rule(name=st.sampled_from(strategy_names()), model=st.none() | st.sampled_from("ab"))
     def switch_strategy(self, name: str, model: str | None) -> None:
@@ -353,7 +372,7 @@ def test_remaining_time_far_in_the_tail(mean: float, std: float) -> None:
 def test_an_instance_without_predictions_is_charged_nothing_and_counts_tasks() -> None:
     router = Router(create_strategy("shortest_queue"), Predictor())
     for name in "xy":
-        router.add_instance(Instance(name, ("m",)), 0.0)
+        router.add_instance(Instance(name, ("m",)))
     for index in range(6):
         router.submit(Task(str(index), "m", None, {}, {}, 0.0), 0.0)
     assert [one.length for one in router.instances.values()] == [3, 3]
@@ -368,7 +387,7 @@ def test_a_waiting_task_moves_to_a_slot_that_becomes_free() -> None:
             predictor.learn("m", name, {}, {}, {}, 10.0, Prediction(10.0, 1.0))
     router = Router(create_strategy("shortest_queue"), predictor)
     for name in "xy":
-        router.add_instance(Instance(name, ("m",)), 0.0)
+        router.add_instance(Instance(name, ("m",)))
     for index in range(4):
         router.submit(Task(str(index), "m", None, {}, {}, 0.0), 0.0)
     started = {task.id: task for task in router.start_ready(0.0)}

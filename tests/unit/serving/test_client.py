@@ -143,7 +143,7 @@ async def test_a_body_without_a_length_ends_with_the_connection(raw: Callable[..
 
 async def test_an_interim_answer_is_skipped(raw: Callable[..., RawServer]) -> None:
     pool = HttpPool(raw(b"HTTP/1.1 100 Continue\r\n\r\n" + plain(b"x")).url)
-    assert await pool.fetch("GET", "/") == (200, b"x")
+    assert (await pool.fetch("GET", "/"))[:2] == (200, b"x")
     pool.close()
 
 
@@ -164,7 +164,7 @@ async def test_bad_answers_are_errors_and_their_connections_are_not_used_again(
     with pytest.raises(HttpError, match=message) as failed:
         await pool.fetch("GET", "/", limit=1000)
     assert failed.value.sent
-    assert await pool.fetch("GET", "/") == (200, b"fine")
+    assert (await pool.fetch("GET", "/"))[:2] == (200, b"fine")
     assert server.connections == 2
     pool.close()
 
@@ -223,8 +223,8 @@ async def test_an_address_that_is_not_http_is_refused(url: str) -> None:
 async def test_a_second_answer_is_no_part_of_the_first(raw: Callable[..., RawServer]) -> None:
     server = raw(plain(b"one") + plain(b"two", "500 Server Error"), plain(b"three"))
     pool = HttpPool(server.url)
-    assert await pool.fetch("GET", "/") == (200, b"one")
-    assert await pool.fetch("GET", "/") == (200, b"three")
+    assert (await pool.fetch("GET", "/"))[:2] == (200, b"one")
+    assert (await pool.fetch("GET", "/"))[:2] == (200, b"three")
     assert server.connections == 2
     pool.close()
 

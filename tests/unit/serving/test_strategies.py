@@ -159,7 +159,7 @@ class NamelessStrategy(BaseStrategy):
 
 def test_a_strategy_needs_no_name() -> None:
     router = Router(NamelessStrategy(), Predictor())
-    router.add_instance(Instance("i", ("m",)), 0.0)
+    router.add_instance(Instance("i", ("m",)))
     task = Task("t", "m", None, {}, {}, 0.0)
     router.submit(task, 0.0)
     assert task.decision.to_dict()["strategy"] == "custom"

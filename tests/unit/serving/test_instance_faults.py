@@ -1,0 +1,224 @@
+"""Instances that refuse connections, are busy, restart or report nonsense: only what they really lost is lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from ray_multicluster_scheduler.common.exception import InferenceError
+from ray_multicluster_scheduler.serving import SchedulerRequest, SwarmPilotScheduler, TaskInstanceClient
+from ray_multicluster_scheduler.serving.models import TaskStatus
+from ray_multicluster_scheduler.serving.router.http_client import HttpError
+from tests.support.serving_instances import OpenAIStub, StubInstance
+from tests.support.serving_server import Server
+
+Start = Callable[..., StubInstance]
+
+
+def request(page: int = 1, **values: Any) -> SchedulerRequest:
+    return SchedulerRequest(model_type="ocr", input_data={"page": page}, **values)
+
+
+def eventually(check: Callable[[], object]) -> None:
+    end = time.monotonic() + 60
+    while not check():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+
+
+def failing(client: TaskInstanceClient, monkeypatch: pytest.MonkeyPatch, method: str, times: int) -> list[str]:
+    """The next connections for requests of this method fail; returns the failed requests as they come."""
+    fetch, failed = client.pool.fetch, list[str]()
+
+    async def fetch_or_fail(verb: str, path: str, **options: Any) -> Any:
+        if verb == method and len(failed) < times:
+            failed.append(path)
+            raise HttpError("refused the connection", sent=False)
+        return await fetch(verb, path, **options)
+
+    monkeypatch.setattr(client.pool, "fetch", fetch_or_fail)
+    return failed
+
+
+def answering(*answers: web.Response) -> Callable[[web.Request], Any]:
+    """A handler that gives these answers one after another, and then results."""
+    left = list(answers)
+
+    async def handle(_: web.Request) -> web.Response:
+        return left.pop(0) if left else web.json_response({"result": "fine"})
+
+    return handle
+
+
+async def acknowledge(_: web.Request) -> web.Response:
+    return web.json_response({"status": "success"})
+
+
+# ---- connections that fail
+
+
+def test_a_failed_connection_gives_back_one_task_and_loses_none_that_runs(
+    scheduler: SwarmPilotScheduler, instance: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub = instance(replicas=4)
+    stub.hold_tasks()
+    added = scheduler.add_instance(stub.address)
+    ids = [scheduler.schedule(request(page)).task_id for page in range(2)]
+    eventually(lambda: stub.running == 2)
+    failed = failing(added.instance, monkeypatch, "POST", 1)
+    probes = stub.probes
+    ids.append(scheduler.schedule(request(2)).task_id)
+    eventually(lambda: stub.running == 3)
+    assert failed == ["/queue/submit"]
+    assert stub.probes > probes, "probed at once"
+    assert scheduler.instance_problem(added.uuid) == ""
+    stub.release_tasks()
+    assert [scheduler.wait(one, timeout=60)["echo"]["page"] for one in ids] == [0, 1, 2]
+    assert len(stub.received) == 3, "none ran twice"
+
+
+def test_what_runs_is_lost_after_three_failed_probes_in_a_row(
+    scheduler: SwarmPilotScheduler, instance: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub = instance(handler=acknowledge)
+    added = scheduler.add_instance(stub.address)
+    task = scheduler.schedule(request()).task_id
+    eventually(lambda: acknowledged(scheduler, task))
+    failed = failing(added.instance, monkeypatch, "GET", 2)
+    eventually(lambda: len(failed) == 2 and scheduler.instance_problem(added.uuid) == "")
+    assert state(scheduler, task) is TaskStatus.SCHEDULED
+    failing(added.instance, monkeypatch, "GET", 3)
+    with pytest.raises(InferenceError, match="not idempotent"):
+        scheduler.wait(task, timeout=60)
+
+
+def test_a_task_whose_connection_fails_goes_to_another_instance(
+    scheduler: SwarmPilotScheduler, instance: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = instance(), instance()
+    added = scheduler.add_instance(first.address)
+    failing(added.instance, monkeypatch, "POST", 10**6)
+    scheduler.set_strategy("round_robin")
+    scheduler.add_instance(second.address)
+    ids = [scheduler.schedule(request(page)).task_id for page in range(10)]
+    assert {scheduler.wait(one, timeout=60)["instance"] for one in ids} == {second.address}
+
+
+def test_a_pass_through_waits_while_one_connection_fails(
+    server: Server, llm: Callable[..., OpenAIStub], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub = llm(seconds=0.2)
+    uuid = server.ok("/ti/register", {"host": "127.0.0.1", "port": stub.port, "kind": "openai"})["ti_uuid"]
+    body = {"model": "small-llm", "messages": [{"role": "user", "content": "one two three"}]}
+    answers: list[tuple[int, Any]] = []
+    first = threading.Thread(target=lambda: answers.append(server.call("/v1/chat/completions", body)))
+    first.start()
+    eventually(lambda: stub.running == 1)
+    pool = server.scheduler._instances.channels[uuid].client.pool
+    acquire, failed = pool._acquire, list[int]()
+
+    async def acquire_or_fail() -> Any:
+        if not failed:
+            failed.append(1)
+            raise HttpError("refused the connection", sent=False)
+        return await acquire()
+
+    monkeypatch.setattr(pool, "_acquire", acquire_or_fail)
+    answers.append(server.call("/v1/chat/completions", body))
+    first.join()
+    assert [status for status, _ in answers] == [200, 200]
+    assert failed
+
+
+# ---- busy instances and wrong requests
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_busy_instance_uses_up_no_attempts(scheduler: SwarmPilotScheduler, instance: Start, status: int) -> None:
+    busy = [web.Response(status=status, headers={"retry-after": "0"}) for _ in range(8)]
+    added = scheduler.add_instance(instance(handler=answering(*busy)).address)
+    task = scheduler.schedule(request(metadata={"idempotent": False})).task_id
+    assert scheduler.wait(task, timeout=60) == "fine"
+    assert scheduler.instance_problem(added.uuid) == ""
+
+
+def test_other_instances_are_tried_before_a_busy_one(scheduler: SwarmPilotScheduler, instance: Start) -> None:
+    always_busy = answering(*[web.Response(status=503, headers={"retry-after": "600"}) for _ in range(100)])
+    busy, well = instance(handler=always_busy), instance()
+    for strategy in ("round_robin", "shortest_queue"):
+        scheduler.set_strategy(strategy)
+        for stub in (busy, well):
+            scheduler.add_instance(stub.address)
+        ids = [scheduler.schedule(request(page)).task_id for page in range(20)]
+        assert {scheduler.wait(one, timeout=60)["instance"] for one in ids} == {well.address}
+
+
+def test_what_waits_at_a_busy_instance_moves_to_a_free_slot(scheduler: SwarmPilotScheduler, instance: Start) -> None:
+    busy = instance(handler=answering(*[web.Response(status=503, headers={"retry-after": "600"}) for _ in range(9)]))
+    scheduler.add_instance(busy.address)
+    task = scheduler.schedule(request()).task_id
+    (found,) = scheduler._router.instances.values()
+    eventually(lambda: found.paused and found.waiting)
+    well = instance()
+    scheduler.add_instance(well.address)
+    assert scheduler.wait(task, timeout=60)["instance"] == well.address
+    decision = scheduler.explain(task)["decision"]
+    assert "takes no requests now" in decision["reason"]
+    assert decision["instance"] in [one["instance"] for one in decision["candidates"]]
+
+
+def test_a_retry_after_is_honoured_up_to_a_minute(scheduler: SwarmPilotScheduler, instance: Start) -> None:
+    added = scheduler.add_instance(
+        instance(handler=answering(web.Response(status=429, headers={"retry-after": "86400"}))).address
+    )
+    scheduler.schedule(request())
+    channel = scheduler._instances.channels[added.uuid]
+    eventually(lambda: channel._paused_until > 0)
+    assert 45 < channel._paused_until - scheduler.loop.time() <= 60
+
+
+@pytest.mark.parametrize("status", [400, 404, 413, 422])
+def test_wrong_requests_fail_and_do_not_open_the_breaker(
+    scheduler: SwarmPilotScheduler, instance: Start, status: int
+) -> None:
+    added = scheduler.add_instance(
+        instance(handler=answering(*[web.Response(status=status, text="no page") for _ in range(8)])).address
+    )
+    for page in range(8):
+        with pytest.raises(InferenceError, match=f"{status}: no page"):
+            scheduler.wait(scheduler.schedule(request(page)).task_id, timeout=60)
+    assert scheduler.instance_problem(added.uuid) == ""
+
+
+def test_a_request_that_took_the_instance_too_long_to_read_is_repeated(
+    scheduler: SwarmPilotScheduler, instance: Start
+) -> None:
+    scheduler.add_instance(instance(handler=answering(web.Response(status=408))).address)
+    assert scheduler.wait(scheduler.schedule(request()).task_id, timeout=60) == "fine"
+
+
+def test_a_task_cannot_ask_for_a_stream(server: Server, llm: Callable[..., OpenAIStub]) -> None:
+    stub = llm()
+    uuid = server.ok("/ti/register", {"host": "127.0.0.1", "port": stub.port, "kind": "openai"})["ti_uuid"]
+    body = {"messages": [{"role": "user", "content": "one"}], "stream": True}
+    for _ in range(6):
+        task = server.ok("/queue/submit", {"model_name": "small-llm", "task_input": body})["task_id"]
+        assert "stream: true" in server.result(task)["error"]
+    assert server.scheduler.instance_problem(uuid) == ""
+    assert not stub.requests
+
+
+def acknowledged(scheduler: SwarmPilotScheduler, task_id: str) -> bool:
+    with scheduler._lock:
+        return scheduler._router.tasks[task_id].acknowledged
+
+
+def state(scheduler: SwarmPilotScheduler, task_id: str) -> TaskStatus:
+    info = scheduler.task_tracker.get_task_info(task_id)
+    assert info is not None
+    return info.task_status
