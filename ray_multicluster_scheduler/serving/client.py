@@ -66,6 +66,10 @@ class TaskInstanceClient:
         self._timeout, self._max_body = timeout, max_body
         self._thread: LoopThread | None = None
 
+    def use_addresses(self, addresses: Sequence[str]) -> None:
+        """Connect to these from now on."""
+        self.addresses = self.pool.addresses = addresses
+
     # ---- async
 
     async def get_status_async(self) -> InstanceStatusResponse:
@@ -80,8 +84,9 @@ class TaskInstanceClient:
                 "instance_id": self.instance_id,
                 "model_type": deployed.get("model_name"),
                 "replicas_running": deployed.get("replicas") or 0,
-                "queue_size": queue.get("length_of_queue") or 0,
                 "status": str(body.get("instance_status") or body.get("status") or "unknown"),
+                "boot_id": body.get("boot_id"),
+                **({} if queue.get("length_of_queue") is None else {"queue_size": queue["length_of_queue"]}),
             },
         )
 

@@ -29,6 +29,7 @@ from ray_multicluster_scheduler.serving.instance_registry import InstanceRegistr
 from ray_multicluster_scheduler.serving.journal import TaskJournal, fingerprint_of
 from ray_multicluster_scheduler.serving.loop_owner import LoopOwner
 from ray_multicluster_scheduler.serving.models import (
+    MAX_CONCURRENCY,
     InstanceKind,
     InstanceSubmitResponse,
     ModelInfo,
@@ -201,7 +202,7 @@ class SwarmPilotScheduler(LoopOwner):
         model_name: str | None = None,
         kind: InstanceKind | str = InstanceKind.QUEUE,
         concurrency: int | None = None,
-        weight: float = 1.0,
+        weight: float | None = None,
         hardware: str | None = None,
         software_name: str | None = None,
         software_version: str | None = None,
@@ -225,7 +226,7 @@ class SwarmPilotScheduler(LoopOwner):
     async def register_async(self, request: TIRegisterRequest, addresses: Sequence[str] = ()) -> TaskInstance:
         """As :meth:`add_instance`, for a registration of the API or of a configuration. ``addresses``: connect to
         these only, whatever the host's name resolves to later."""
-        settings = request.model_dump(exclude={"host", "port"})
+        settings = request.model_dump(exclude={"host", "port"}, exclude_unset=True)
         client = TaskInstanceClient(_url(address_of(request.host, request.port)), addresses=addresses)
         return await self.add_instance_async(client, **settings)
 
@@ -236,7 +237,8 @@ class SwarmPilotScheduler(LoopOwner):
         model_name: str | None = None,
         kind: InstanceKind | str = InstanceKind.QUEUE,
         concurrency: int | None = None,
-        weight: float = 1.0,
+        weight: float | None = None,
+        boot_id: str | None = None,
         **hardware: str | None,
     ) -> TaskInstance:
         """As :meth:`add_instance`, without blocking the event loop."""
@@ -248,7 +250,7 @@ class SwarmPilotScheduler(LoopOwner):
         with self._lock:
             self._check_open()
             channel = self._instances.add(
-                client, Registration(InstanceKind(kind), model_name, concurrency, weight, known)
+                client, Registration(InstanceKind(kind), model_name, concurrency, weight, known, boot_id)
             )
             self._carry_out()
         await self._on_loop(channel.start())
@@ -524,7 +526,7 @@ class SwarmPilotScheduler(LoopOwner):
             channel = self._instances.channels[uuid]
             models = (channel.model,) if channel.model else models
             if channel.kind is InstanceKind.QUEUE and channel.concurrency is None:
-                self._router.set_concurrency(uuid, max(1, replicas))
+                self._router.set_concurrency(uuid, min(max(1, replicas), MAX_CONCURRENCY))
             if models != instance.models:
                 self._router.set_models(uuid, models)
             self._router.set_health(uuid, True)
@@ -586,7 +588,11 @@ class SwarmPilotScheduler(LoopOwner):
                 return
             now = time.monotonic()
             for count, (task, _) in enumerate(accepted):
-                self._router.submit(task, now, later=count >= SLICE)
+                try:
+                    self._router.submit(task, now, later=count >= SLICE)
+                except Exception as error:  # a fault of this program must not leave a task that waits in no queue
+                    _log.exception("task %s cannot be placed", task.id)
+                    self._end(task, None, f"It cannot be placed: {type(error).__name__}: {error}.")
             self._carry_out()
 
     def _acknowledged(self, task: Task) -> None:
@@ -737,6 +743,7 @@ def _set_slot(slot: asyncio.Future[HttpPool], client: TaskInstanceClient) -> Non
 def _refuse(slot: asyncio.Future[HttpPool], error: SchedulerError) -> None:
     if not slot.done():
         slot.set_exception(error)
+        slot.exception()  # its client may have left
 
 
 def _cancel(work: asyncio.Task[None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
@@ -41,6 +42,9 @@ class Reports(Protocol):
     def unreachable(self, uuid: str, problem: str, *, gone: bool) -> None:
         """The instance does not answer. ``gone``: its process has ended, so what ran there is lost."""
 
+    def restarted(self, uuid: str, before: float) -> None:
+        """The instance has lost the tasks that it had before this time."""
+
     def paused(self, uuid: str, paused: bool) -> None:
         """The instance is to get no requests for a while (``paused``), or again."""
 
@@ -64,12 +68,18 @@ class InstanceChannel:
         self.model: str | None = None
         self.concurrency: int | None = None
         """What the registration says; without it, what the instance reports is used."""
+        self.boot_id: str | None = None
+        """As the instance reported it last."""
+        self._registered_at: float | None = None
+        """When it registered again without showing whether it has restarted."""
         self._work: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Probe unless it is in use, and then at intervals. Idempotent."""
+        """Probe unless it is in use and known, and then at intervals. Idempotent."""
         await self.check()
         self.monitor()
+        if self._registered_at is not None:
+            self._probe_now.set()
 
     def monitor(self) -> None:
         """Probe at intervals. Idempotent."""
@@ -126,8 +136,24 @@ class InstanceChannel:
             self._unreachable(problem, gone=gone)
             self._probe_now.set()
 
+    def registered_again(self, boot_id: str | None) -> None:
+        """It may have restarted: it has if it reports another boot id; or, without boot ids, an empty queue now."""
+        now = time.monotonic()
+        if not self._compare(boot_id, now):
+            self._registered_at = now
+
+    def _compare(self, boot_id: str | None, now: float) -> bool:
+        """Whether a reported boot id shows if it has restarted."""
+        known, self.boot_id = self.boot_id, boot_id or self.boot_id
+        if boot_id is None or known is None:
+            return False
+        if boot_id != known:
+            self._reports.restarted(self.uuid, now)
+        return True
+
     async def probe(self) -> None:
-        """Ask the instance what it serves. Raises InstanceError."""
+        """Ask the instance what it serves, and whether it has restarted. Raises InstanceError."""
+        began = time.monotonic()
         try:
             async with asyncio.timeout(_PROBE_TIMEOUT_S):
                 if self.kind is InstanceKind.OPENAI:
@@ -135,6 +161,10 @@ class InstanceChannel:
                 else:
                     status = await self.client.get_status_async()
                     models, replicas = (status.model_type,) if status.model_type else (), status.replicas_running
+                    empty = "queue_size" in status.model_fields_set and not status.queue_size
+                    if not self._compare(status.boot_id, began) and empty and self._registered_at is not None:
+                        self._reports.restarted(self.uuid, self._registered_at)
+                    self._registered_at = None
         except TimeoutError:
             raise InstanceError(f"The instance {self.client.instance_id} did not answer within 5 s.") from None
         self.problem = ""

@@ -79,7 +79,7 @@ class HttpPool:
         self.base_url = base_url.rstrip("/")
         self._path = parts.path.rstrip("/")
         self._host, self._port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
-        self._addresses = addresses or (self._host,)
+        self.addresses = addresses or (self._host,)
         self._ssl = ssl.create_default_context() if parts.scheme == "https" else None
         self._authority = parts.netloc.rpartition("@")[2].encode()
         self._connect_timeout = connect_timeout
@@ -150,7 +150,7 @@ class HttpPool:
 
     async def _connect(self, loop: asyncio.AbstractEventLoop) -> _Connection:
         problem = OSError("no address")
-        for address in self._addresses:
+        for address in self.addresses:
             name = self._host if self._ssl is not None else None
             try:
                 return (

@@ -34,12 +34,30 @@ from ray_multicluster_scheduler.serving.router.router import Router
 from ray_multicluster_scheduler.serving.strategies import create_strategy, strategy_names
 
 
+class HostilePredictor(Predictor):
+    """Fails as it is told, or predicts what no time can be."""
+
+    hostile: Prediction | None | type[Exception] = None
+
+    def predict(self, *arguments: Any) -> Prediction | None:
+        if isinstance(self.hostile, type):
+            raise self.hostile("no idea")
+        return self.hostile or super().predict(*arguments)
+
+
+HOSTILE = st.sampled_from(
+    [None, None, OverflowError, *(Prediction(*one) for one in ((math.nan, 1.0), (math.inf, 1.0), (1.0, -1.0), (0, 0)))]
+)
+NUMBERS = st.sampled_from([3, 3, 0, -1, 10**400, math.nan, math.inf])
+
+
 class RoutedTasks(RuleBasedStateMachine):
     """Submits, starts, finishes, loses and moves tasks in any order."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.router = Router(create_strategy("shortest_queue"), Predictor())
+        self.predictor = HostilePredictor()
+        self.router = Router(create_strategy("shortest_queue"), self.predictor)
         self.now = 0.0
         self.submitted = self.finished = self.added = 0
 
@@ -48,6 +66,10 @@ class RoutedTasks(RuleBasedStateMachine):
         self.submitted += 1
         features = {"size": size}
         self.router.submit(Task(f"t{self.submitted}", model, None, dict(features), features, self.now), self.now)
+
+    @rule(hostile=HOSTILE)
+    def spoil_predictions(self, hostile: Any) -> None:
+        self.predictor.hostile = hostile
 
     @rule()
     def start(self) -> None:
@@ -187,6 +209,7 @@ class ScheduledTasks(RuleBasedStateMachine):
         self.patches.enter_context(mock.patch.object(self.loop, "time", clock.monotonic))
         self.scheduler = SwarmPilotScheduler(loop=self.loop, health_interval_s=3600)
         self.router = self.scheduler._router
+        self.predictor = self.router.predictor = HostilePredictor()
         self.known: list[str] = []
         """Ids of all tasks so far."""
         self.added = self.passed = 0
@@ -205,6 +228,17 @@ class ScheduledTasks(RuleBasedStateMachine):
     def begin(self) -> None:
         self.add_instance(openai=True, model="a", again=False)
         self.add_instance(openai=False, model="a", again=False)
+
+    @rule(number=NUMBERS, weight=st.booleans())
+    def add_hostile(self, number: Any, weight: bool) -> None:
+        """Numbers that are refused, also for an instance that is registered."""
+        given = {"weight": number} if weight else {"concurrency": number}
+        client = SilentClient(f"http://127.0.0.1:{self.added}")
+        self.call(self.scheduler.add_instance_async, client, **given)
+
+    @rule(hostile=HOSTILE)
+    def spoil_predictions(self, hostile: Any) -> None:
+        self.predictor.hostile = hostile
 
     @rule(openai=st.booleans(), model=st.sampled_from(["a", "b", None]), again=st.booleans())
     def add_instance(self, openai: bool, model: str | None, again: bool) -> None:
@@ -255,7 +289,9 @@ class ScheduledTasks(RuleBasedStateMachine):
             self.call(self.scheduler.handle_completion, task_id, name, took, "x", error)
 
     @precondition(lambda self: self.router.tasks)
-    @rule(data=st.data(), late=st.booleans(), finished=st.booleans(), status=st.none() | st.sampled_from([422, 429, 500]))
+    @rule(
+        data=st.data(), late=st.booleans(), finished=st.booleans(), status=st.none() | st.sampled_from([422, 429, 500])
+    )
     def answer(self, data: st.DataObject, late: bool, finished: bool, status: int | None) -> None:
         task = self.any_task(data)
         if task.slot is not None:
@@ -281,12 +317,12 @@ class ScheduledTasks(RuleBasedStateMachine):
         self.call(self.scheduler.remove_instance, self.any_name(data), drain=drain)
 
     @precondition(lambda self: self.router.instances)
-    @rule(data=st.data(), gone=st.booleans(), back=st.booleans())
-    def lose(self, data: st.DataObject, gone: bool, back: bool) -> None:
+    @rule(data=st.data(), gone=st.booleans(), back=st.booleans(), replicas=st.sampled_from([3, 0, -1, 10**400]))
+    def lose(self, data: st.DataObject, gone: bool, back: bool, replicas: int) -> None:
         instance = data.draw(st.sampled_from(sorted(self.router.instances)))
         self.call(self.scheduler.unreachable, instance, "it is away.", gone=gone)
         if back:
-            self.call(self.scheduler.probed, instance, ("b",), 3)
+            self.call(self.scheduler.probed, instance, ("b",), replicas)
 
     @precondition(lambda self: self.router.instances)
     @rule(data=st.data(), paused=st.booleans(), restarted=st.booleans())

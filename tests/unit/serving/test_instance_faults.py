@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -10,9 +11,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from ray_multicluster_scheduler.common.exception import InferenceError
+from ray_multicluster_scheduler.common.exception import ConfigurationError, InferenceError
 from ray_multicluster_scheduler.serving import SchedulerRequest, SwarmPilotScheduler, TaskInstanceClient
 from ray_multicluster_scheduler.serving.models import TaskStatus
+from ray_multicluster_scheduler.serving.predictor import Prediction, Predictor
 from ray_multicluster_scheduler.serving.router.http_client import HttpError
 from tests.support.serving_instances import OpenAIStub, StubInstance
 from tests.support.serving_server import Server
@@ -222,3 +224,151 @@ def state(scheduler: SwarmPilotScheduler, task_id: str) -> TaskStatus:
     info = scheduler.task_tracker.get_task_info(task_id)
     assert info is not None
     return info.task_status
+
+
+# ---- restarts
+
+
+def tries(scheduler: SwarmPilotScheduler, task_id: str) -> int:
+    with scheduler._lock:
+        return scheduler._router.tasks[task_id].attempt
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+@pytest.mark.parametrize("boot_id", [None, "in info", "in registrations"])
+def test_a_restarted_instance_has_lost_its_acknowledged_tasks(
+    instance: Start, boot_id: str | None, idempotent: bool
+) -> None:
+    def register(number: int) -> None:
+        if boot_id == "in info":
+            stub.info = {"boot_id": f"boot {number}"}
+        given = f"boot {number}" if boot_id == "in registrations" else None
+        scheduler.run(scheduler.add_instance_async(stub.address, boot_id=given))
+
+    stub = instance(handler=acknowledge)
+    with SwarmPilotScheduler(health_interval_s=3600) as scheduler:
+        register(1)
+        task = scheduler.schedule(request(metadata={"idempotent": idempotent})).task_id
+        eventually(lambda: acknowledged(scheduler, task))
+        register(2)
+        if idempotent:
+            eventually(lambda: tries(scheduler, task) == 2 and acknowledged(scheduler, task))
+            scheduler.handle_completion(task, stub.address, 1.0, "x")
+            assert scheduler.wait(task) == "x"
+        else:
+            with pytest.raises(InferenceError, match="was restarted; it may have run, and is not idempotent"):
+                scheduler.wait(task, timeout=60)
+        assert scheduler.queue_info()[0].length == 0
+
+
+@pytest.mark.parametrize(
+    ("info", "boot_id", "again"),
+    [
+        ({}, None, False),
+        ({"queue_info": {"length_of_queue": 1}}, None, True),
+        ({"queue_info": {}}, None, True),
+        ({"queue_info": None}, None, True),
+        ({"boot_id": "one"}, None, True),
+        ({}, "one", True),
+    ],
+)
+def test_a_task_is_not_lost_while_nothing_shows_a_restart(
+    instance: Start, info: dict[str, Any], boot_id: str | None, again: bool
+) -> None:
+    """Also at instances that do not count what they run in the length of their queue."""
+    stub = instance(handler=acknowledge)
+    stub.info = info
+    with SwarmPilotScheduler(health_interval_s=0.02) as scheduler:
+        scheduler.run(scheduler.add_instance_async(stub.address, boot_id=boot_id))
+        task = scheduler.schedule(request()).task_id
+        eventually(lambda: acknowledged(scheduler, task))
+        if again:
+            scheduler.run(scheduler.add_instance_async(stub.address, boot_id=boot_id))
+        probes = stub.probes
+        eventually(lambda: stub.probes > probes + 3)
+        assert acknowledged(scheduler, task)
+        assert tries(scheduler, task) == 1
+
+
+def test_a_task_that_runs_too_long_is_cancelled(instance: Start) -> None:
+    stub = instance()
+    stub.hold_tasks()
+    with SwarmPilotScheduler(health_interval_s=0.05, task_timeout_s=0.2) as scheduler:
+        scheduler.add_instance(stub.address)
+        with pytest.raises(InferenceError, match=r"no result in 0\.2 s"):
+            scheduler.wait(scheduler.schedule(request(metadata={"idempotent": False})).task_id, timeout=60)
+        eventually(lambda: stub.cancelled == 1)
+        assert stub.running == 0
+
+
+# ---- numbers that make no sense
+
+
+@pytest.mark.parametrize("replicas", [10**400, -1, True, 1.5, float("nan"), float("inf"), 100_001, "many", [2]])
+def test_an_instance_with_an_impossible_number_of_replicas_is_not_used(
+    scheduler: SwarmPilotScheduler, instance: Start, replicas: Any
+) -> None:
+    stub = instance()
+    stub.info = {"deployed_model": {"model_name": "ocr", "replicas": replicas}}
+    added = scheduler.add_instance(stub.address, model_name="ocr")
+    assert "replicas_running" in scheduler.instance_problem(added.uuid)
+    tasks = [scheduler.schedule(request(page)).task_id for page in range(2)]
+    stub.info = {}
+    for one in tasks:
+        scheduler.wait(one, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"concurrency": one} for one in (0, -1, 10**400, math.nan)]
+    + [{"weight": one} for one in (0.0, -1.0, math.nan, math.inf)],
+)
+def test_a_registration_with_impossible_numbers_is_refused(
+    scheduler: SwarmPilotScheduler, instance: Start, given: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigurationError, match="out of range"):
+        scheduler.add_instance(instance().address, **given)
+    assert not scheduler.queue_info()
+
+
+class Broken(Predictor):
+    def predict(self, *_: Any) -> Prediction | None:
+        raise RuntimeError("no idea")
+
+
+class Nonsense(Predictor):
+    def predict(self, *_: Any) -> Prediction | None:
+        return Prediction(math.nan, -1.0)
+
+
+@pytest.mark.parametrize("predictor", [Broken(), Nonsense()])
+def test_a_predictor_that_fails_loses_no_request(
+    scheduler: SwarmPilotScheduler, instance: Start, predictor: Predictor, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        scheduler.add_instance(instance().address)
+    scheduler._router.predictor = predictor
+    ids = [scheduler.schedule(request(page)).task_id for page in range(10)]
+    for one in ids:
+        scheduler.wait(one, timeout=60)
+    assert caplog.text.count("no times of ocr are predicted") == 1
+    assert not scheduler._router.tasks
+
+
+def test_a_task_that_cannot_be_placed_fails(
+    scheduler: SwarmPilotScheduler, instance: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even by a fault of this program it does not stay queued in no queue."""
+    scheduler.add_instance(instance().address)
+
+    def choose(*_: object) -> None:
+        raise OverflowError("too large")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(scheduler._router, "_choose", choose)
+        task = scheduler.schedule(request()).task_id
+    with pytest.raises(InferenceError, match="too large"):
+        scheduler.wait(task, timeout=60)
+    assert not scheduler._router.tasks
+    assert not scheduler._router.unassigned
+    assert scheduler.wait(scheduler.schedule(request()).task_id, timeout=60)
