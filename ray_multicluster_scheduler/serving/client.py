@@ -39,9 +39,9 @@ class LoopThread:
 
 
 class TaskInstanceClient:
-    """Calls an instance at ``base_url``, such as "http://127.0.0.1:8100".
+    """Calls an instance at ``base_url``, such as "http://127.0.0.1:8100" or "127.0.0.1:8100".
 
-    The async methods run on one event loop: that of their first caller. The sync ones use a thread of their own.
+    Connections belong to the event loop of their caller; the sync methods use a loop on a thread of their own.
     ``addresses`` are used instead of those that the host's name resolves to.
     All raise InstanceError. Raises ValueError for a URL that is no HTTP address.
     """
@@ -58,7 +58,7 @@ class TaskInstanceClient:
         max_body: int = MAX_BODY,
         addresses: Sequence[str] = (),
     ) -> None:
-        self.base_url = base_url.rstrip("/")
+        self.base_url = (base_url if "://" in base_url else f"http://{base_url}").rstrip("/")
         self.instance_id = self.base_url.partition("://")[2]
         """host:port, as the instance is called in results."""
         self.pool = HttpPool(self.base_url, connect_timeout=connect_timeout, addresses=addresses)
@@ -126,7 +126,7 @@ class TaskInstanceClient:
             raise InstanceError(f"{self.base_url}/queue/predict has no expected_ms and error_ms.") from None
 
     async def close_async(self) -> None:
-        """Close the connections."""
+        """Close the connections of the running loop."""
         self.pool.close()
 
     # ---- sync
@@ -147,7 +147,7 @@ class TaskInstanceClient:
         return self._run(self.predict_async())
 
     def close(self) -> None:
-        """Close the connections, and end the thread of the sync methods. Idempotent."""
+        """Close the connections of the sync methods, and end their thread. Idempotent."""
         if self._thread is not None:
             self._thread.run(self.close_async())
             self._thread.stop()

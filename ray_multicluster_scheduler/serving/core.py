@@ -31,17 +31,22 @@ from ray_multicluster_scheduler.serving.loop_owner import LoopOwner
 from ray_multicluster_scheduler.serving.models import (
     MAX_CONCURRENCY,
     InstanceKind,
+    InstanceSettings,
     InstanceSubmitResponse,
     ModelInfo,
     QueueInfoItem,
     SchedulerRequest,
     SchedulerResponse,
-    TIRegisterRequest,
     address_of,
 )
 from ray_multicluster_scheduler.serving.predictor import LookupPredictor, Predictor, features_of
-from ray_multicluster_scheduler.serving.router.forwarder import InstanceChannel, Send
-from ray_multicluster_scheduler.serving.router.http_client import HttpPool
+from ray_multicluster_scheduler.serving.router.forwarder import (
+    InstanceChannel,
+    Send,
+    cancel_forward,
+    give_slot,
+    refuse_slot,
+)
 from ray_multicluster_scheduler.serving.router.ledger import Instance, Task
 from ray_multicluster_scheduler.serving.router.router import SLICE, Router
 from ray_multicluster_scheduler.serving.strategies import BaseStrategy, create_strategy
@@ -223,11 +228,11 @@ class SwarmPilotScheduler(LoopOwner):
             )
         )
 
-    async def register_async(self, request: TIRegisterRequest, addresses: Sequence[str] = ()) -> TaskInstance:
+    async def register_async(self, request: InstanceSettings, addresses: Sequence[str] = ()) -> TaskInstance:
         """As :meth:`add_instance`, for a registration of the API or of a configuration. ``addresses``: connect to
         these only, whatever the host's name resolves to later."""
         settings = request.model_dump(exclude={"host", "port"}, exclude_unset=True)
-        client = TaskInstanceClient(_url(address_of(request.host, request.port)), addresses=addresses)
+        client = TaskInstanceClient(address_of(request.host, request.port), addresses=addresses)
         return await self.add_instance_async(client, **settings)
 
     async def add_instance_async(
@@ -243,7 +248,7 @@ class SwarmPilotScheduler(LoopOwner):
     ) -> TaskInstance:
         """As :meth:`add_instance`, without blocking the event loop."""
         try:
-            client = address if isinstance(address, TaskInstanceClient) else TaskInstanceClient(_url(address))
+            client = address if isinstance(address, TaskInstanceClient) else TaskInstanceClient(address)
         except ValueError as error:
             raise ConfigurationError(f"{address}: {error}.", next_step='give a URL, or "host:port"') from None
         known = {name: value for name, value in hardware.items() if value}
@@ -321,21 +326,7 @@ class SwarmPilotScheduler(LoopOwner):
     def models(self) -> list[ModelInfo]:
         """The models that have instances or waiting tasks."""
         with self._lock:
-            rows = []
-            for model in sorted(self._router.models()):
-                instances = list(self._router.instances_of(model))
-                waiting = sum(task.model == model for one in instances for task in one.waiting.values())
-                rows.append(
-                    ModelInfo(
-                        model_name=model,
-                        strategy=self._router.strategy_of(model).name,
-                        instances=len(instances),
-                        healthy=sum(one.accepts for one in instances),
-                        waiting=waiting + len(self._router.unassigned.get(model, ())),
-                        running=sum(task.model == model for one in instances for task in one.running.values()),
-                    )
-                )
-            return rows
+            return self._instances.models()
 
     def instance_problem(self, instance: str) -> str:
         """Why an instance is not used; empty if it is healthy."""
@@ -343,26 +334,8 @@ class SwarmPilotScheduler(LoopOwner):
 
     def queue_info(self, model: str | None = None) -> list[QueueInfoItem]:
         """The queue of each instance (of one model)."""
-        now = time.monotonic()
         with self._lock:
-            rows = []
-            for instance in self._router.instances.values():
-                mean, variance = instance.backlog(now)
-                rows += [
-                    QueueInfoItem(
-                        model_name=name,
-                        ti_uuid=instance.uuid,
-                        address=self._instances.channels[instance.uuid].client.instance_id,
-                        waiting_time_expect=mean,
-                        waiting_time_error=variance**0.5,
-                        length=instance.length,
-                        running=len(instance.running),
-                        healthy=instance.accepts,
-                    )
-                    for name in instance.models or ("",)  # not known before its first answer
-                    if model in {None, name}
-                ]
-            return rows
+            return self._instances.queue_info(model, time.monotonic())
 
     def statistics(self) -> dict[str, Any]:
         """Counts of tasks by state, times by model and instance, queues, and how good the predictions were."""
@@ -373,16 +346,7 @@ class SwarmPilotScheduler(LoopOwner):
                 "strategies": {model: one.name for model, one in self._router.strategies.items()},
                 "times": self.task_tracker.timing_statistics(),
                 "queues": [row.model_dump() for row in self.queue_info()],
-                "predictions": [
-                    {
-                        "model": model,
-                        "instance": instance,
-                        "count": one.count,
-                        "relative_error": one.relative_error,
-                        "within_p90": one.covered,
-                    }
-                    for model, instance, one in self.predictor.accuracy()
-                ],
+                "predictions": self.predictor.accuracy_rows(),
             }
 
     def restore(self) -> None:
@@ -443,7 +407,7 @@ class SwarmPilotScheduler(LoopOwner):
         with self._lock:
             self._check_open()
             check_available(list(self._router.instances_of(task.model)), task.model)
-            if len(self._router.tasks) >= self.max_waiting:
+            if self._router.waiting_for(task.model) >= self.max_waiting:
                 raise queue_full(task.id, task.model, self.max_waiting)
             self._router.submit(task, task.arrived)
             self._carry_out()
@@ -575,7 +539,7 @@ class SwarmPilotScheduler(LoopOwner):
     def _accept(
         self, task: Task, fingerprint: int, accepted: list[tuple[Task, TaskInfo]], owner: str
     ) -> TaskInfo | SchedulerError:
-        if self.task_tracker.waiting >= self.max_waiting:
+        if self.task_tracker.waiting_for(task.model) >= self.max_waiting:
             return queue_full(task.id, task.model, self.max_waiting)
         info = self.task_tracker.register_task(task.id, None, task.model, owner=owner)
         info.fingerprint = fingerprint
@@ -590,7 +554,7 @@ class SwarmPilotScheduler(LoopOwner):
             for count, (task, _) in enumerate(accepted):
                 try:
                     self._router.submit(task, now, later=count >= SLICE)
-                except Exception as error:  # a fault of this program must not leave a task that waits in no queue
+                except Exception as error:  # noqa: BLE001 # a fault of this program must not leave a task that waits in no queue
                     _log.exception("task %s cannot be placed", task.id)
                     self._end(task, None, f"It cannot be placed: {type(error).__name__}: {error}.")
             self._carry_out()
@@ -625,12 +589,12 @@ class SwarmPilotScheduler(LoopOwner):
         self._carry_out()
 
     def _lose(self, task: Task, problem: str, *, taken: bool = True, removed: bool = False) -> None:
-        """The instance of a running task has it no longer, or did not take it: repeat it if that is safe, else fail it."""
+        """The instance of a running task lost it, or did not take it: repeat it if that is safe, else fail it."""
         if task.slot is not None:  # whoever forwards it sees the end of its connection
             return
         instance = task.instance
         if task.forward is not None:
-            self.call_soon(_cancel, task.forward)
+            self.call_soon(cancel_forward, task.forward)
         task.failures += taken and not removed
         repeatable = not taken or bool(task.metadata.get("idempotent", not task.acknowledged))
         if repeatable and task.failures < MAX_ATTEMPTS:
@@ -665,7 +629,7 @@ class SwarmPilotScheduler(LoopOwner):
             assert task.instance is not None
             channel = self._instances.channels[task.instance.uuid]
             if task.slot is not None:
-                self.call_soon(_set_slot, task.slot, channel.client)
+                self.call_soon(give_slot, task.slot, channel.client.pool)
                 continue
             self.task_tracker.mark_scheduled(task.id)
             if self.journal is None:
@@ -689,7 +653,7 @@ class SwarmPilotScheduler(LoopOwner):
         except SchedulerError as error:
             for task in self._router.unassigned.get(model, {}).values():
                 if task.slot is not None:
-                    self.call_soon(_refuse, task.slot, error)
+                    self.call_soon(refuse_slot, task.slot, error)
 
     def _forward(self, channel: InstanceChannel, task: Task, attempt: int) -> None:
         """Forward a task that was started, unless it has gone elsewhere meanwhile."""
@@ -729,27 +693,6 @@ class SwarmPilotScheduler(LoopOwner):
 
 def _strategy(strategy: str | BaseStrategy) -> BaseStrategy:
     return create_strategy(strategy) if isinstance(strategy, str) else strategy
-
-
-def _url(address: str) -> str:
-    return address if "://" in address else f"http://{address}"
-
-
-def _set_slot(slot: asyncio.Future[HttpPool], client: TaskInstanceClient) -> None:
-    if not slot.done():
-        slot.set_result(client.pool)
-
-
-def _refuse(slot: asyncio.Future[HttpPool], error: SchedulerError) -> None:
-    if not slot.done():
-        slot.set_exception(error)
-        slot.exception()  # its client may have left
-
-
-def _cancel(work: asyncio.Task[None]) -> None:
-    """Close the connection on which an answer is awaited; not if it is the answer that is being processed."""
-    if work is not asyncio.current_task():
-        work.cancel()
 
 
 def _response(info: TaskInfo) -> SchedulerResponse:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ray_multicluster_scheduler.common.exception import ConfigurationError, InstanceError, UnknownItemError
 from ray_multicluster_scheduler.serving.client import TaskInstanceClient
 from ray_multicluster_scheduler.serving.journal import TaskJournal
-from ray_multicluster_scheduler.serving.models import MAX_CONCURRENCY, InstanceKind
+from ray_multicluster_scheduler.serving.models import MAX_CONCURRENCY, InstanceKind, ModelInfo, QueueInfoItem
 from ray_multicluster_scheduler.serving.router.forwarder import InstanceChannel, Reports
 from ray_multicluster_scheduler.serving.router.ledger import Instance, Task
 from ray_multicluster_scheduler.serving.router.router import Router
@@ -64,7 +64,7 @@ class InstanceRegistry:
         ):
             raise ConfigurationError(
                 f"{client.instance_id} has a concurrency or a weight out of range.",
-                next_step=f"give a concurrency from 1 to {MAX_CONCURRENCY:,}, and a weight above 0 up to {_MAX_WEIGHT:g}",
+                next_step=f"give a concurrency of 1 to {MAX_CONCURRENCY:,} and a weight above 0, up to {_MAX_WEIGHT:g}",
             )
         known = self._ids.get(_same_name(client.instance_id))
         if known is not None and not self._router.instances[known].draining:
@@ -96,6 +96,45 @@ class InstanceRegistry:
         if self._journal is not None:
             self._journal.forget_instance(uuid)
         return channel
+
+    def models(self) -> list[ModelInfo]:
+        """The models that have instances or waiting tasks."""
+        rows = []
+        for model in sorted(self._router.models()):
+            instances = list(self._router.instances_of(model))
+            rows.append(
+                ModelInfo(
+                    model_name=model,
+                    strategy=self._router.strategy_of(model).name,
+                    instances=len(instances),
+                    healthy=sum(one.accepts for one in instances),
+                    waiting=sum(one.model == model for each in instances for one in each.waiting.values())
+                    + len(self._router.unassigned.get(model, ())),
+                    running=sum(one.model == model for each in instances for one in each.running.values()),
+                )
+            )
+        return rows
+
+    def queue_info(self, model: str | None, now: float) -> list[QueueInfoItem]:
+        """The queue of each instance (of one model)."""
+        rows = []
+        for instance in self._router.instances.values():
+            mean, variance = instance.backlog(now)
+            rows += [
+                QueueInfoItem(
+                    model_name=name,
+                    ti_uuid=instance.uuid,
+                    address=self.channels[instance.uuid].client.instance_id,
+                    waiting_time_expect=mean,
+                    waiting_time_error=variance**0.5,
+                    length=instance.length,
+                    running=len(instance.running),
+                    healthy=instance.accepts,
+                )
+                for name in instance.models or ("",)  # not known before its first answer
+                if model in {None, name}
+            ]
+        return rows
 
     def restore(self) -> None:
         """Register the instances of the journal, under the same UUIDs. Raises StoreError."""

@@ -128,8 +128,8 @@ class InstanceAddress(_Model):
     port: int = Field(ge=1, le=65535)
 
 
-class TIRegisterRequest(InstanceAddress):
-    """POST /ti/register. Without ``model_name`` the instance is asked for it."""
+class InstanceSettings(InstanceAddress):
+    """What is known of an instance. Without ``model_name`` it is asked for it."""
 
     model_name: str | None = Field(default=None, min_length=1)
     hardware: str | None = None
@@ -140,6 +140,11 @@ class TIRegisterRequest(InstanceAddress):
     )
     weight: float = Field(default=1.0, gt=0, le=1e6, description="share of requests under the strategy `weighted`")
     kind: InstanceKind = InstanceKind.QUEUE
+
+
+class TIRegisterRequest(InstanceSettings):
+    """POST /ti/register."""
+
     boot_id: BootId | None = Field(default=None, description="another one after each start of the instance")
 
 

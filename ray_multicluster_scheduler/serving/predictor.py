@@ -195,7 +195,7 @@ def _prediction_of(record: Mapping[str, Any]) -> Prediction:
     for (low, before), (high, after) in itertools.pairwise(points):
         if not (low < high and before <= after):
             raise ValueError("its quantiles do not increase")
-    if not (0 < points[0][0] and points[-1][0] < 1 and points[0][1] >= 0 and points[-1][1] <= MAX_VALUE):
+    if not (points[0][0] > 0 and points[-1][0] < 1 and points[0][1] >= 0 and points[-1][1] <= MAX_VALUE):
         raise ValueError("its quantiles are out of range")
     mean, std = moments(points)
     if record.get("expect") is not None:
@@ -521,6 +521,19 @@ class Predictor:
     def accuracy(self) -> Iterable[tuple[str, str, Accuracy]]:
         """Model, instance, and how good the predictions for it were."""
         return [(model, instance, one) for (model, instance), one in list(self._accuracy.items())]
+
+    def accuracy_rows(self) -> list[dict[str, Any]]:
+        """As :meth:`accuracy`, for statistics."""
+        return [
+            {
+                "model": model,
+                "instance": instance,
+                "count": one.count,
+                "relative_error": one.relative_error,
+                "within_p90": one.covered,
+            }
+            for model, instance, one in self.accuracy()
+        ]
 
     def forget_instance(self, instance: str) -> None:
         """Drop what was learned of an instance that was removed."""

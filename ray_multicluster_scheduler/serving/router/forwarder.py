@@ -8,10 +8,11 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
-from ray_multicluster_scheduler.common.exception import InstanceError
+from ray_multicluster_scheduler.common.exception import InstanceError, SchedulerError
 from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.serving.client import TaskInstanceClient
 from ray_multicluster_scheduler.serving.models import InstanceKind, InstanceSubmitResponse
+from ray_multicluster_scheduler.serving.router.http_client import HttpPool
 from ray_multicluster_scheduler.serving.router.ledger import Task
 
 _log = get_logger(__name__)
@@ -262,3 +263,22 @@ class InstanceChannel:
 
 
 _OPENAI_PATHS = (("messages", "/v1/chat/completions"), ("prompt", "/v1/completions"), ("input", "/v1/embeddings"))
+
+
+def give_slot(slot: asyncio.Future[HttpPool], pool: HttpPool) -> None:
+    """A pass-through request may be forwarded."""
+    if not slot.done():
+        slot.set_result(pool)
+
+
+def refuse_slot(slot: asyncio.Future[HttpPool], error: SchedulerError) -> None:
+    """A pass-through request does not wait any longer."""
+    if not slot.done():
+        slot.set_exception(error)
+        slot.exception()  # its client may have left
+
+
+def cancel_forward(work: asyncio.Task[None]) -> None:
+    """Close the connection on which an answer is awaited; not if that is the answer that is being processed."""
+    if work is not asyncio.current_task():
+        work.cancel()

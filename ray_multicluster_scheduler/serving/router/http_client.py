@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import itertools
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -70,7 +71,7 @@ class Response:
 
 
 class HttpPool:
-    """Connections to one base URL (http or https). All methods run on one event loop."""
+    """Connections to one base URL (http or https). Each event loop that uses it has connections of its own."""
 
     def __init__(self, base_url: str, *, connect_timeout: float = 2.0, addresses: Sequence[str] = ()) -> None:
         parts = urlsplit(base_url)
@@ -83,8 +84,8 @@ class HttpPool:
         self._ssl = ssl.create_default_context() if parts.scheme == "https" else None
         self._authority = parts.netloc.rpartition("@")[2].encode()
         self._connect_timeout = connect_timeout
-        self._idle: deque[_Connection] = deque()
-        self._in_use: set[_Connection] = set()
+        self._kept: dict[asyncio.AbstractEventLoop, tuple[deque[_Connection], set[_Connection]]] = {}
+        """By loop: the idle connections, and those in use."""
 
     @contextlib.asynccontextmanager
     async def request(
@@ -119,17 +120,25 @@ class HttpPool:
             raise HttpError(f"{self.base_url} did not answer within {timeout:g} s", sent=True) from None
 
     def close(self) -> None:
-        """Close all connections, also those in use."""
-        for connection in (*self._idle, *self._in_use):
+        """Close all connections of the running loop, also those in use."""
+        for connection in itertools.chain(*self._kept.pop(asyncio.get_running_loop(), ())):
             connection.close()
-        self._idle.clear()
+
+    def _of_loop(self, loop: asyncio.AbstractEventLoop) -> tuple[deque[_Connection], set[_Connection]]:
+        try:
+            return self._kept[loop]
+        except KeyError:
+            for ended in [one for one in list(self._kept) if one.is_closed()]:
+                del self._kept[ended]
+            return self._kept.setdefault(loop, (deque(), set()))
 
     async def _acquire(self) -> _Connection:
         loop = asyncio.get_running_loop()
-        while self._idle:
-            connection = self._idle.pop()
+        idle, in_use = self._of_loop(loop)
+        while idle:
+            connection = idle.pop()
             if connection.usable and loop.time() - connection.idle_since < _KEEP_S:
-                self._in_use.add(connection)
+                in_use.add(connection)
                 return connection
             connection.close()
         try:
@@ -145,7 +154,7 @@ class HttpPool:
             raise HttpError(sentence, sent=False, local=local) from None
         except UnicodeError:
             raise HttpError(f"{self.base_url} has a host that is no name", sent=False) from None
-        self._in_use.add(connection)
+        in_use.add(connection)
         return connection
 
     async def _connect(self, loop: asyncio.AbstractEventLoop) -> _Connection:
@@ -161,12 +170,14 @@ class HttpPool:
         raise problem
 
     def _release(self, connection: _Connection) -> None:
-        self._in_use.discard(connection)
+        loop = asyncio.get_running_loop()
+        idle, in_use = self._of_loop(loop)
+        in_use.discard(connection)
         if connection.usable:
-            connection.idle_since = asyncio.get_running_loop().time()
-            self._idle.append(connection)
-            if len(self._idle) > 1 and self._idle[0].idle_since < connection.idle_since - _KEEP_S:
-                self._idle.popleft().close()
+            connection.idle_since = loop.time()
+            idle.append(connection)
+            if len(idle) > 1 and idle[0].idle_since < connection.idle_since - _KEEP_S:
+                idle.popleft().close()
         else:
             connection.close()
 

@@ -168,6 +168,10 @@ class Router:
     def instances_of(self, model: str) -> Iterable[Instance]:
         return self._by_model.get(model, {}).values()
 
+    def waiting_for(self, model: str) -> int:
+        """Requests that wait for this model, or at its instances."""
+        return len(self.unassigned.get(model, ())) + sum(len(one.waiting) for one in self.instances_of(model))
+
     def models(self) -> set[str]:
         """Models that have instances or waiting tasks."""
         return {*self._by_model, *self.unassigned}

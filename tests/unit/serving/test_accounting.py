@@ -8,6 +8,7 @@ import inspect
 import itertools
 import math
 import random
+import time
 import uuid
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -30,14 +31,14 @@ from ray_multicluster_scheduler.serving import (
 from ray_multicluster_scheduler.serving.models import InstanceStatusResponse, InstanceSubmitResponse
 from ray_multicluster_scheduler.serving.predictor import Prediction, Predictor
 from ray_multicluster_scheduler.serving.router.ledger import Instance, Task, remaining_time
-from ray_multicluster_scheduler.serving.router.router import Router
+from ray_multicluster_scheduler.serving.router.router import SLICE, Router
 from ray_multicluster_scheduler.serving.strategies import create_strategy, strategy_names
 
 
 class HostilePredictor(Predictor):
     """Fails as it is told, or predicts what no time can be."""
 
-    hostile: Prediction | None | type[Exception] = None
+    hostile: Prediction | type[Exception] | None = None
 
     def predict(self, *arguments: Any) -> Prediction | None:
         if isinstance(self.hostile, type):
@@ -415,6 +416,80 @@ def test_an_instance_without_predictions_is_charged_nothing_and_counts_tasks() -
     assert all(one.charged_us == 0 for one in router.instances.values())
 
 
+def waiting_router(tasks: int) -> Router:
+    """One instance at which all of these tasks wait, and another one that is not used yet."""
+    router = Router(create_strategy("shortest_queue"), Predictor())
+    for name in "xy":
+        router.add_instance(Instance(name, ("m",), healthy=name == "x"))
+    for index in range(tasks):
+        router.submit(Task(str(index), "m", None, {}, {}, 0.0), 0.0)
+    assert len(router.instances["x"].waiting) == tasks
+    router.moved.clear()
+    return router
+
+
+def reviewed(router: Router) -> int:
+    """Review all; the number of steps, each of which is bounded."""
+    steps, more = 0, True
+    router.moved.clear()
+    while more:
+        more = router.review(0.0)
+        assert len(router.moved) <= SLICE
+        router.moved.clear()
+        steps += 1
+    return steps
+
+
+def test_many_waiting_tasks_move_in_bounded_steps_and_in_their_order() -> None:
+    router = waiting_router(5_000)
+    router.set_health("x", False)
+    assert not router.moved
+    assert reviewed(router) == 25
+    assert list(router.unassigned["m"]) == [str(index) for index in range(5_000)]
+    router.set_health("y", True)
+    router.review(0.0)
+    router.submit(Task("late", "m", None, {}, {}, 0.0), 0.0)
+    reviewed(router)
+    assert list(router.instances["y"].waiting) == [*(str(index) for index in range(5_000)), "late"]
+    assert not router.unassigned
+
+
+def test_an_instance_that_comes_and_goes_while_tasks_move_loses_none() -> None:
+    router = waiting_router(2_000)
+    for round_ in range(30):
+        router.set_health("x", round_ % 2 == 1)
+        router.set_health("y", round_ % 3 == 1)
+        router.review(0.0)
+    router.set_health("y", True)
+    reviewed(router)
+    assert sum(one.length for one in router.instances.values()) == 2_000 == len(router.tasks)
+
+
+def test_the_first_observed_time_is_charged_to_many_tasks_in_bounded_steps() -> None:
+    router = waiting_router(1_000)
+    (first,) = router.start_ready(0.0)
+    router.finish(first, 0.010)
+    charged = []
+    while router.review(0.0):
+        charged.append(sum(task.charge[0] > 0 for task in router.tasks.values()))
+    assert charged == [200, 400, 600, 800]
+    assert all(task.charge[0] > 0 for task in router.tasks.values())
+
+
+def test_taking_the_first_of_many_is_cheap() -> None:
+    """The time for each does not grow with the number of tasks: a dict would look at all that were removed before."""
+    took = []
+    for tasks in (4_000, 64_000):
+        instance = Instance("x", ("m",), concurrency=tasks)
+        for index in range(tasks):
+            instance.charge(Task(str(index), "m", None, {}, {}, 0.0))
+        began = time.process_time()
+        for _ in range(4_000):
+            instance.start(next(iter(instance.waiting.values())), 0.0)
+        took.append(time.process_time() - began)
+    assert took[1] < 5 * took[0]
+
+
 def test_a_waiting_task_moves_to_a_slot_that_becomes_free() -> None:
     """Two equal instances: the long task of one keeps its neighbour waiting until the other one is free."""
     predictor = Predictor()
@@ -435,4 +510,7 @@ def test_a_waiting_task_moves_to_a_slot_that_becomes_free() -> None:
     moved = router.start_ready(0.020)  # the task behind `second`, which still runs
     assert len(moved) == 1
     assert moved[0].instance is not second.instance
-    assert moved[0].decision.reason.startswith("moved to a free slot")
+    decision = moved[0].decision
+    assert decision.reason.startswith("moved to a free slot")
+    assert sorted(decision.candidates) == ["x", "y"]
+    assert decision.expected_ms() == pytest.approx(10, rel=0.1), "it waits no longer"
