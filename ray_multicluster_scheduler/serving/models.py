@@ -46,9 +46,11 @@ class TaskStatus(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
 
+    __hash__ = str.__hash__  # that of Enum is Python code, and counts are kept by state
+
     @property
     def finished(self) -> bool:
-        return self in {TaskStatus.COMPLETED, TaskStatus.FAILED}
+        return self is TaskStatus.COMPLETED or self is TaskStatus.FAILED
 
 
 class InstanceKind(StrEnum):

@@ -94,7 +94,7 @@ class TaskTracker:
         """In the order in which they finished."""
         self._finished_bytes = 0
         self._counts: Counter[TaskStatus] = Counter()
-        self._queued: Counter[str] = Counter()
+        self._queued: dict[str, int] = {}
         """By model; without those that have none."""
         self._callbacks: dict[str, list[Callable[[TaskInfo], object]]] = {}
         self._ended = False
@@ -187,7 +187,7 @@ class TaskTracker:
 
     def waiting_for(self, model: str) -> int:
         """The number of queued tasks of a model."""
-        return self._queued[model]
+        return self._queued.get(model, 0)
 
     def get_task_info(self, task_id: str) -> TaskInfo | None:
         with self._lock:
@@ -323,8 +323,8 @@ class TaskTracker:
     def _count(self, info: TaskInfo, change: int) -> None:
         self._counts[info.task_status] += change
         if info.task_status is TaskStatus.QUEUED:
-            self._queued[info.model_name] += change
-            if not self._queued[info.model_name]:
+            queued = self._queued[info.model_name] = self._queued.get(info.model_name, 0) + change
+            if not queued:
                 del self._queued[info.model_name]
 
     def _finish(

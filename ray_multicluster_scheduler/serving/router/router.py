@@ -193,6 +193,8 @@ class Router:
 
     def review(self, now: float) -> bool:
         """Place anew, or charge, up to ``SLICE`` of the tasks for which something has changed; whether any are left."""
+        if not self._review:
+            return False
         for _ in range(min(SLICE, len(self._review))):
             task = self._review.popleft()
             instance = task.instance

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import math
 import threading
 import time
@@ -15,7 +17,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError, Infe
 from ray_multicluster_scheduler.serving import SchedulerRequest, SwarmPilotScheduler, TaskInstanceClient
 from ray_multicluster_scheduler.serving.models import TaskStatus
 from ray_multicluster_scheduler.serving.predictor import Prediction, Predictor
-from ray_multicluster_scheduler.serving.router.http_client import HttpError
+from ray_multicluster_scheduler.serving.router.http_client import HttpError, HttpPool
 from tests.support.serving_instances import OpenAIStub, StubInstance
 from tests.support.serving_server import Server
 
@@ -33,14 +35,16 @@ def eventually(check: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def failing(client: TaskInstanceClient, monkeypatch: pytest.MonkeyPatch, method: str, times: int) -> list[str]:
+def failing(
+    client: TaskInstanceClient, monkeypatch: pytest.MonkeyPatch, method: str, times: int, *, local: bool = False
+) -> list[str]:
     """The next connections for requests of this method fail; returns the failed requests as they come."""
     fetch, failed = client.pool.fetch, list[str]()
 
     async def fetch_or_fail(verb: str, path: str, **options: Any) -> Any:
         if verb == method and len(failed) < times:
             failed.append(path)
-            raise HttpError("refused the connection", sent=False)
+            raise HttpError("refused the connection", sent=False, local=local)
         return await fetch(verb, path, **options)
 
     monkeypatch.setattr(client.pool, "fetch", fetch_or_fail)
@@ -97,6 +101,32 @@ def test_what_runs_is_lost_after_three_failed_probes_in_a_row(
     failing(added.instance, monkeypatch, "GET", 3)
     with pytest.raises(InferenceError, match="not idempotent"):
         scheduler.wait(task, timeout=60)
+
+
+def test_what_runs_is_not_lost_while_this_process_has_no_descriptors(
+    instance: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub = instance(handler=acknowledge)
+    with SwarmPilotScheduler(health_interval_s=0.05) as scheduler:
+        added = scheduler.add_instance(stub.address)
+        task = scheduler.schedule(request()).task_id
+        eventually(lambda: acknowledged(scheduler, task))
+        failed = failing(added.instance, monkeypatch, "GET", 6, local=True)
+        probes = stub.probes
+        eventually(lambda: len(failed) == 6 and stub.probes > probes)
+        assert scheduler.instance_problem(added.uuid) == ""
+        assert acknowledged(scheduler, task)
+
+
+async def test_an_exhausted_process_is_told_from_an_instance_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", fail)
+    with pytest.raises(HttpError, match="Too many open files") as failed:
+        await HttpPool("http://127.0.0.1:1").fetch("GET", "/")
+    assert failed.value.local
+    assert not failed.value.sent
 
 
 def test_a_task_whose_connection_fails_goes_to_another_instance(
