@@ -129,7 +129,7 @@ def play(
     """The requests in the order in which they end. From ``slow_from`` the first instance takes three times as long."""
     router = Router(create_strategy(strategy), predictor or Predictor())
     for index in range(len(speeds)):
-        router.add_instance(Instance(str(index), (MODEL,)), 0.0)
+        router.add_instance(Instance(str(index), (MODEL,)))
     pending: list[tuple[float, int, Task | None]] = [(one.at, index, None) for index, one in enumerate(requests)]
     heapq.heapify(pending)
     ended: list[Ended] = []
@@ -145,6 +145,8 @@ def play(
             covered = None if stated is None else (now - task.started) * 1000 <= stated
             ended.append(Ended(index, task.instance.uuid, (now - requests[index].at) * 1000, covered))
             router.finish(task, now)
+        while router.review(now):
+            pass
         for started in router.start_ready(now):
             assert started.instance is not None
             number = int(started.id)

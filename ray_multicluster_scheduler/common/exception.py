@@ -188,11 +188,14 @@ class InferenceError(SchedulerError):
 
 class InstanceError(InferenceError):
     """An instance of a model cannot be reached, or its answer makes no sense. ``sent``: it may have received the
-    request. ``gone``: it has ended. ``status``: the HTTP status of an answer that is an error."""
+    request. ``gone``: it has ended. ``local``: this process cannot connect to anything. ``status`` and ``retry_after``
+    (seconds): of an answer that is an error."""
 
     sent = True
     gone = False
+    local = False
     status: int | None = None
+    retry_after: float | None = None
 
 
 class RemoteError(SchedulerError, RayTaskError):

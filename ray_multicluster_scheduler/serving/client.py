@@ -39,9 +39,9 @@ class LoopThread:
 
 
 class TaskInstanceClient:
-    """Calls an instance at ``base_url``, such as "http://127.0.0.1:8100".
+    """Calls an instance at ``base_url``, such as "http://127.0.0.1:8100" or "127.0.0.1:8100".
 
-    The async methods run on one event loop: that of their first caller. The sync ones use a thread of their own.
+    Connections belong to the event loop of their caller; the sync methods use a loop on a thread of their own.
     ``addresses`` are used instead of those that the host's name resolves to.
     All raise InstanceError. Raises ValueError for a URL that is no HTTP address.
     """
@@ -58,13 +58,17 @@ class TaskInstanceClient:
         max_body: int = MAX_BODY,
         addresses: Sequence[str] = (),
     ) -> None:
-        self.base_url = base_url.rstrip("/")
+        self.base_url = (base_url if "://" in base_url else f"http://{base_url}").rstrip("/")
         self.instance_id = self.base_url.partition("://")[2]
         """host:port, as the instance is called in results."""
         self.pool = HttpPool(self.base_url, connect_timeout=connect_timeout, addresses=addresses)
         self.addresses = addresses
         self._timeout, self._max_body = timeout, max_body
         self._thread: LoopThread | None = None
+
+    def use_addresses(self, addresses: Sequence[str]) -> None:
+        """Connect to these from now on."""
+        self.addresses = self.pool.addresses = addresses
 
     # ---- async
 
@@ -80,8 +84,9 @@ class TaskInstanceClient:
                 "instance_id": self.instance_id,
                 "model_type": deployed.get("model_name"),
                 "replicas_running": deployed.get("replicas") or 0,
-                "queue_size": queue.get("length_of_queue") or 0,
                 "status": str(body.get("instance_status") or body.get("status") or "unknown"),
+                "boot_id": body.get("boot_id"),
+                **({} if queue.get("length_of_queue") is None else {"queue_size": queue["length_of_queue"]}),
             },
         )
 
@@ -121,7 +126,7 @@ class TaskInstanceClient:
             raise InstanceError(f"{self.base_url}/queue/predict has no expected_ms and error_ms.") from None
 
     async def close_async(self) -> None:
-        """Close the connections."""
+        """Close the connections of the running loop."""
         self.pool.close()
 
     # ---- sync
@@ -142,7 +147,7 @@ class TaskInstanceClient:
         return self._run(self.predict_async())
 
     def close(self) -> None:
-        """Close the connections, and end the thread of the sync methods. Idempotent."""
+        """Close the connections of the sync methods, and end their thread. Idempotent."""
         if self._thread is not None:
             self._thread.run(self.close_async())
             self._thread.stop()
@@ -164,17 +169,17 @@ class TaskInstanceClient:
     async def _json(self, method: str, path: str, request: Any, timeout: float | None) -> dict[str, Any]:
         content = b"" if request is None else json.dumps(request, separators=(",", ":")).encode()
         try:
-            status, body = await self.pool.fetch(
+            status, body, headers = await self.pool.fetch(
                 method, path, body=content, headers=_JSON if content else (), timeout=timeout, limit=self._max_body
             )
         except HttpError as error:
             failed = InstanceError(f"The instance {self.instance_id} failed: {error}.")
-            failed.sent = error.sent
+            failed.sent, failed.local = error.sent, error.local
             raise failed from None
         if status >= 400:
             text = body[:200].decode(errors="replace")
             failed = InstanceError(f"The instance {self.instance_id} answered {method} {path} with {status}: {text}.")
-            failed.status = status
+            failed.status, failed.retry_after = status, _retry_after(headers)
             raise failed
         try:
             found = json.loads(body)
@@ -191,6 +196,12 @@ class TaskInstanceClient:
             first = error.errors()[0]
             place = ".".join(str(part) for part in first["loc"])
             raise InstanceError(f"The instance {self.instance_id} sent a wrong {place}: {first['msg']}.") from None
+
+
+def _retry_after(headers: Headers) -> float | None:
+    """Seconds, as the header Retry-After says."""
+    text = next((value.decode("latin-1") for name, value in headers if name == b"retry-after"), "")
+    return float(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
 
 
 @dataclass(frozen=True, slots=True)

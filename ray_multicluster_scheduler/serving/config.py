@@ -5,24 +5,42 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.config.validation_errors import did_you_mean
 from ray_multicluster_scheduler.control_plane.config.yaml_text import LineIndex, parse_with_lines, read_text
 from ray_multicluster_scheduler.serving.client import TaskInstance
 from ray_multicluster_scheduler.serving.core import SwarmPilotScheduler
-from ray_multicluster_scheduler.serving.models import TIRegisterRequest
+from ray_multicluster_scheduler.serving.models import InstanceSettings
 from ray_multicluster_scheduler.serving.predictor import LookupPredictor
+from ray_multicluster_scheduler.serving.strategies import BaseStrategy, create_strategy
 
 _NEXT_STEP = "correct the file; examples/serving/config_example.yaml shows every key"
 
 
-class _ConfiguredInstance(TIRegisterRequest):
+class _ConfiguredInstance(InstanceSettings):
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
     host: str = "localhost"
     port: int = Field(8100, ge=1, le=65535)
+
+
+class _Strategy(BaseModel):
+    """A name, or a mapping with a name and options."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    risk: float | None = Field(None, ge=0, le=100, description="of shortest_queue: standard deviations that are added")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, given: object) -> object:
+        return {"name": given} if isinstance(given, str) else given
+
+    def create(self) -> BaseStrategy:
+        return create_strategy(self.name, **self.model_dump(exclude={"name"}, exclude_none=True))
 
 
 class ServingConfig(BaseModel):
@@ -31,8 +49,8 @@ class ServingConfig(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     instances: list[_ConfiguredInstance] = Field(default_factory=list)
-    strategy: str | None = None
-    strategies: dict[str, str] = Field(default_factory=dict, description="strategies of single models")
+    strategy: _Strategy | None = None
+    strategies: dict[str, _Strategy] = Field(default_factory=dict, description="strategies of single models")
     predictions: Path | None = Field(None, description="a table for LookupPredictor, relative to the file")
     max_waiting: int | None = Field(None, ge=1)
     task_timeout_s: float | None = Field(None, gt=0)
@@ -83,9 +101,9 @@ def apply_settings(config: ServingConfig, scheduler: SwarmPilotScheduler) -> Non
     if config.predictions is not None:
         scheduler.predictor.table = LookupPredictor(config.predictions)
     if config.strategy is not None:
-        scheduler.set_strategy(config.strategy)
+        scheduler.set_strategy(config.strategy.create())
     for model, strategy in config.strategies.items():
-        scheduler.set_strategy(strategy, model)
+        scheduler.set_strategy(strategy.create(), model)
     if config.max_waiting is not None:
         scheduler.max_waiting = config.max_waiting
     if config.task_timeout_s is not None:

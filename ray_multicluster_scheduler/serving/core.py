@@ -29,20 +29,26 @@ from ray_multicluster_scheduler.serving.instance_registry import InstanceRegistr
 from ray_multicluster_scheduler.serving.journal import TaskJournal, fingerprint_of
 from ray_multicluster_scheduler.serving.loop_owner import LoopOwner
 from ray_multicluster_scheduler.serving.models import (
+    MAX_CONCURRENCY,
     InstanceKind,
+    InstanceSettings,
     InstanceSubmitResponse,
     ModelInfo,
     QueueInfoItem,
     SchedulerRequest,
     SchedulerResponse,
-    TIRegisterRequest,
     address_of,
 )
 from ray_multicluster_scheduler.serving.predictor import LookupPredictor, Predictor, features_of
-from ray_multicluster_scheduler.serving.router.forwarder import InstanceChannel, Send
-from ray_multicluster_scheduler.serving.router.http_client import HttpPool
+from ray_multicluster_scheduler.serving.router.forwarder import (
+    InstanceChannel,
+    Send,
+    cancel_forward,
+    give_slot,
+    refuse_slot,
+)
 from ray_multicluster_scheduler.serving.router.ledger import Instance, Task
-from ray_multicluster_scheduler.serving.router.router import Router
+from ray_multicluster_scheduler.serving.router.router import SLICE, Router
 from ray_multicluster_scheduler.serving.strategies import BaseStrategy, create_strategy
 from ray_multicluster_scheduler.serving.task_tracker import TaskInfo, TaskTracker
 
@@ -50,7 +56,8 @@ T = TypeVar("T")
 _log = get_logger(__name__)
 DEFAULT_STRATEGY = "shortest_queue"
 MAX_ATTEMPTS = 3
-"""Of a task whose instances answer with errors of the server (5xx)."""
+"""Of a task whose instances fail while they have it."""
+_BUSY = frozenset({429, 503})
 
 
 class SwarmPilotScheduler(LoopOwner):
@@ -83,7 +90,7 @@ class SwarmPilotScheduler(LoopOwner):
         self._router = Router(_strategy(strategy), self.predictor)
         self._instances = InstanceRegistry(self._router, journal, self, health_interval_s)
         self.task_timeout_s = task_timeout_s
-        self._closed = False
+        self._closed = self._continues = False
 
     # ---- requests
 
@@ -200,7 +207,7 @@ class SwarmPilotScheduler(LoopOwner):
         model_name: str | None = None,
         kind: InstanceKind | str = InstanceKind.QUEUE,
         concurrency: int | None = None,
-        weight: float = 1.0,
+        weight: float | None = None,
         hardware: str | None = None,
         software_name: str | None = None,
         software_version: str | None = None,
@@ -221,11 +228,11 @@ class SwarmPilotScheduler(LoopOwner):
             )
         )
 
-    async def register_async(self, request: TIRegisterRequest, addresses: Sequence[str] = ()) -> TaskInstance:
+    async def register_async(self, request: InstanceSettings, addresses: Sequence[str] = ()) -> TaskInstance:
         """As :meth:`add_instance`, for a registration of the API or of a configuration. ``addresses``: connect to
         these only, whatever the host's name resolves to later."""
-        settings = request.model_dump(exclude={"host", "port"})
-        client = TaskInstanceClient(_url(address_of(request.host, request.port)), addresses=addresses)
+        settings = request.model_dump(exclude={"host", "port"}, exclude_unset=True)
+        client = TaskInstanceClient(address_of(request.host, request.port), addresses=addresses)
         return await self.add_instance_async(client, **settings)
 
     async def add_instance_async(
@@ -235,19 +242,20 @@ class SwarmPilotScheduler(LoopOwner):
         model_name: str | None = None,
         kind: InstanceKind | str = InstanceKind.QUEUE,
         concurrency: int | None = None,
-        weight: float = 1.0,
+        weight: float | None = None,
+        boot_id: str | None = None,
         **hardware: str | None,
     ) -> TaskInstance:
         """As :meth:`add_instance`, without blocking the event loop."""
         try:
-            client = address if isinstance(address, TaskInstanceClient) else TaskInstanceClient(_url(address))
+            client = address if isinstance(address, TaskInstanceClient) else TaskInstanceClient(address)
         except ValueError as error:
             raise ConfigurationError(f"{address}: {error}.", next_step='give a URL, or "host:port"') from None
         known = {name: value for name, value in hardware.items() if value}
         with self._lock:
             self._check_open()
             channel = self._instances.add(
-                client, Registration(InstanceKind(kind), model_name, concurrency, weight, known)
+                client, Registration(InstanceKind(kind), model_name, concurrency, weight, known, boot_id)
             )
             self._carry_out()
         await self._on_loop(channel.start())
@@ -267,8 +275,8 @@ class SwarmPilotScheduler(LoopOwner):
             if not drain:
                 for task in running:
                     self._lose(task, f"the instance {name} was removed", removed=True)
-            self._forget_if_empty(found)
             self._carry_out()
+            self._forget_if_empty(found)
         return found
 
     def set_strategy(self, strategy: str | BaseStrategy, model: str | None = None) -> None:
@@ -318,21 +326,7 @@ class SwarmPilotScheduler(LoopOwner):
     def models(self) -> list[ModelInfo]:
         """The models that have instances or waiting tasks."""
         with self._lock:
-            rows = []
-            for model in sorted(self._router.models()):
-                instances = list(self._router.instances_of(model))
-                waiting = sum(task.model == model for one in instances for task in one.waiting.values())
-                rows.append(
-                    ModelInfo(
-                        model_name=model,
-                        strategy=self._router.strategy_of(model).name,
-                        instances=len(instances),
-                        healthy=sum(one.accepts for one in instances),
-                        waiting=waiting + len(self._router.unassigned.get(model, ())),
-                        running=sum(task.model == model for one in instances for task in one.running.values()),
-                    )
-                )
-            return rows
+            return self._instances.models()
 
     def instance_problem(self, instance: str) -> str:
         """Why an instance is not used; empty if it is healthy."""
@@ -340,26 +334,8 @@ class SwarmPilotScheduler(LoopOwner):
 
     def queue_info(self, model: str | None = None) -> list[QueueInfoItem]:
         """The queue of each instance (of one model)."""
-        now = time.monotonic()
         with self._lock:
-            rows = []
-            for instance in self._router.instances.values():
-                mean, variance = instance.backlog(now)
-                rows += [
-                    QueueInfoItem(
-                        model_name=name,
-                        ti_uuid=instance.uuid,
-                        address=self._instances.channels[instance.uuid].client.instance_id,
-                        waiting_time_expect=mean,
-                        waiting_time_error=variance**0.5,
-                        length=instance.length,
-                        running=len(instance.running),
-                        healthy=instance.accepts,
-                    )
-                    for name in instance.models or ("",)  # not known before its first answer
-                    if model in {None, name}
-                ]
-            return rows
+            return self._instances.queue_info(model, time.monotonic())
 
     def statistics(self) -> dict[str, Any]:
         """Counts of tasks by state, times by model and instance, queues, and how good the predictions were."""
@@ -370,16 +346,7 @@ class SwarmPilotScheduler(LoopOwner):
                 "strategies": {model: one.name for model, one in self._router.strategies.items()},
                 "times": self.task_tracker.timing_statistics(),
                 "queues": [row.model_dump() for row in self.queue_info()],
-                "predictions": [
-                    {
-                        "model": model,
-                        "instance": instance,
-                        "count": one.count,
-                        "relative_error": one.relative_error,
-                        "within_p90": one.covered,
-                    }
-                    for model, instance, one in self.predictor.accuracy()
-                ],
+                "predictions": self.predictor.accuracy_rows(),
             }
 
     def restore(self) -> None:
@@ -440,7 +407,7 @@ class SwarmPilotScheduler(LoopOwner):
         with self._lock:
             self._check_open()
             check_available(list(self._router.instances_of(task.model)), task.model)
-            if len(self._router.tasks) >= self.max_waiting:
+            if self._router.waiting_for(task.model) >= self.max_waiting:
                 raise queue_full(task.id, task.model, self.max_waiting)
             self._router.submit(task, task.arrived)
             self._carry_out()
@@ -464,16 +431,18 @@ class SwarmPilotScheduler(LoopOwner):
                 self._forget_if_empty(instance.uuid)
             self._carry_out()
 
-    def retry_request(self, task: Task, problem: str, *, gone: bool) -> None:
+    def retry_request(self, task: Task, problem: str, *, sent: bool) -> None:
         """The request did not reach its instance, or may be sent twice: place it again."""
         with self._lock:
             instance = task.instance
             assert instance is not None
-            if not gone and task.attempt >= MAX_ATTEMPTS:
-                raise InstanceError(f"The request for {task.model} was tried {task.attempt} times: {problem}.")
+            channel = self._instances.channels[instance.uuid]
+            task.failures += sent
+            if task.failures == MAX_ATTEMPTS:
+                raise InstanceError(f"The request for {task.model} was tried {MAX_ATTEMPTS} times: {problem}.")
             task.slot = self.loop.create_future()
-            self._instances.channels[instance.uuid].failed(problem, gone=gone)
-            self._router.give_back(task, time.monotonic())
+            channel.failed(problem) if sent else channel.pause(probe=True)
+            self._router.give_back(task, time.monotonic(), tried=sent)
             self._forget_if_empty(instance.uuid)
             check_available(list(self._router.instances_of(task.model)), task.model)
             self._carry_out()
@@ -498,12 +467,17 @@ class SwarmPilotScheduler(LoopOwner):
         with self._lock:
             if self._router.tasks.get(task.id) is not task or task.attempt != attempt or task.instance is None:
                 return
-            if error.status is not None and error.status < 500 and error.status != 429:
+            channel, status = self._instances.channels[task.instance.uuid], error.status
+            taken = error.sent and status not in _BUSY
+            if taken and status is not None and status < 500 and status != 408:
                 self._finish(task, None, str(error), None)  # the request is wrong; every instance would say so
                 return
-            self._instances.channels[task.instance.uuid].failed(str(error), gone=error.gone or not error.sent)
+            if taken or error.gone:
+                channel.failed(str(error), gone=error.gone)
+            else:
+                channel.pause(error.retry_after, probe=not error.sent)
             if self._router.tasks.get(task.id) is task and task.attempt == attempt:
-                self._lose(task, str(error), sent=error.sent)
+                self._lose(task, str(error), taken=taken)
             self._carry_out()
 
     def probed(self, uuid: str, models: tuple[str, ...], replicas: int) -> None:
@@ -516,10 +490,10 @@ class SwarmPilotScheduler(LoopOwner):
             channel = self._instances.channels[uuid]
             models = (channel.model,) if channel.model else models
             if channel.kind is InstanceKind.QUEUE and channel.concurrency is None:
-                self._router.set_concurrency(uuid, max(1, replicas))
+                self._router.set_concurrency(uuid, min(max(1, replicas), MAX_CONCURRENCY))
             if models != instance.models:
-                self._router.set_models(uuid, models, now)
-            self._router.set_health(uuid, True, now)
+                self._router.set_models(uuid, models)
+            self._router.set_health(uuid, True)
             self._expire(instance, now)
             self._carry_out()
 
@@ -530,10 +504,28 @@ class SwarmPilotScheduler(LoopOwner):
             instance = self._router.instances.get(uuid)
             if instance is None:
                 return
-            self._router.set_health(uuid, False, now)
+            self._router.set_health(uuid, False)
             for task in list(instance.running.values()) if gone else ():
                 self._lose(task, f"{problem} It ran there")
             self._expire(instance, now)
+            self._carry_out()
+            for model in instance.models if gone else ():
+                self._refuse_waiting(model)
+
+    def paused(self, uuid: str, paused: bool) -> None:
+        """An instance gets no requests for a while, or again."""
+        with self._lock:
+            if uuid in self._router.instances:
+                self._router.set_paused(uuid, paused)
+                self._carry_out()
+
+    def restarted(self, uuid: str, before: float) -> None:
+        """An instance has lost the tasks that it acknowledged before this time."""
+        with self._lock:
+            instance = self._router.instances.get(uuid)
+            for task in list(instance.running.values()) if instance is not None else ():
+                if task.acknowledged and task.started is not None and task.started < before:
+                    self._lose(task, f"The instance {self._instances.channels[uuid].client.instance_id} was restarted")
             self._carry_out()
 
     # ---- inside, with the lock held
@@ -547,7 +539,7 @@ class SwarmPilotScheduler(LoopOwner):
     def _accept(
         self, task: Task, fingerprint: int, accepted: list[tuple[Task, TaskInfo]], owner: str
     ) -> TaskInfo | SchedulerError:
-        if self.task_tracker.waiting >= self.max_waiting:
+        if self.task_tracker.waiting_for(task.model) >= self.max_waiting:
             return queue_full(task.id, task.model, self.max_waiting)
         info = self.task_tracker.register_task(task.id, None, task.model, owner=owner)
         info.fingerprint = fingerprint
@@ -559,8 +551,12 @@ class SwarmPilotScheduler(LoopOwner):
             if self._closed:
                 return
             now = time.monotonic()
-            for task, _ in accepted:
-                self._router.submit(task, now)
+            for count, (task, _) in enumerate(accepted):
+                try:
+                    self._router.submit(task, now, later=count >= SLICE)
+                except Exception as error:  # noqa: BLE001 # a fault of this program must not leave a task that waits in no queue
+                    _log.exception("task %s cannot be placed", task.id)
+                    self._end(task, None, f"It cannot be placed: {type(error).__name__}: {error}.")
             self._carry_out()
 
     def _acknowledged(self, task: Task) -> None:
@@ -592,18 +588,21 @@ class SwarmPilotScheduler(LoopOwner):
             self._forget_if_empty(instance.uuid)
         self._carry_out()
 
-    def _lose(self, task: Task, problem: str, *, sent: bool = True, removed: bool = False) -> None:
-        """The instance of a running task has it no longer: repeat it if that is safe, else fail it."""
+    def _lose(self, task: Task, problem: str, *, taken: bool = True, removed: bool = False) -> None:
+        """The instance of a running task lost it, or did not take it: repeat it if that is safe, else fail it."""
         if task.slot is not None:  # whoever forwards it sees the end of its connection
             return
         instance = task.instance
-        repeatable = not sent or bool(task.metadata.get("idempotent", not task.acknowledged))
-        if repeatable and (not sent or removed or task.attempt < MAX_ATTEMPTS):
-            self._router.give_back(task, time.monotonic())
+        if task.forward is not None:
+            self.call_soon(cancel_forward, task.forward)
+        task.failures += taken and not removed
+        repeatable = not taken or bool(task.metadata.get("idempotent", not task.acknowledged))
+        if repeatable and task.failures < MAX_ATTEMPTS:
+            self._router.give_back(task, time.monotonic(), tried=taken)
             if self.journal is not None:
                 self.journal.moved(task)
         else:
-            why = f"it was tried {task.attempt} times" if repeatable else "it may have run, and is not idempotent"
+            why = f"it was tried {task.failures} times" if repeatable else "it may have run, and is not idempotent"
             self._end(task, None, f"{problem.rstrip('.')}; {why}.")
             self._router.finish(task, time.monotonic(), learn=False)
         if instance is not None:
@@ -617,7 +616,11 @@ class SwarmPilotScheduler(LoopOwner):
 
     def _carry_out(self) -> None:
         """Record what was placed, and forward what can start."""
-        started = self._router.start_ready(time.monotonic())
+        now = time.monotonic()
+        if self._router.review(now) and not self._continues:
+            self._continues = True
+            self.loop.call_soon_threadsafe(self._continue_review)
+        started = self._router.start_ready(now)
         for task in self._router.moved:
             if task.slot is None and self._router.tasks.get(task.id) is task:
                 self._record_place(task)
@@ -626,16 +629,34 @@ class SwarmPilotScheduler(LoopOwner):
             assert task.instance is not None
             channel = self._instances.channels[task.instance.uuid]
             if task.slot is not None:
-                self.call_soon(_set_slot, task.slot, channel.client)
+                self.call_soon(give_slot, task.slot, channel.client.pool)
                 continue
             self.task_tracker.mark_scheduled(task.id)
             if self.journal is None:
-                self.call_soon(channel.forward, task, task.attempt)
+                self.call_soon(self._forward, channel, task, task.attempt)
             else:
                 self._call_after(self.journal.moved(task), self._forward, channel, task, task.attempt)
 
+    def _continue_review(self) -> None:
+        """Place more of many tasks, for which something has changed, in the next step of the loop."""
+        with self._lock:
+            self._continues = False
+            if not self._closed:
+                self._carry_out()
+                for one in [one.uuid for one in self._router.instances.values() if one.draining]:
+                    self._forget_if_empty(one)
+
+    def _refuse_waiting(self, model: str) -> None:
+        """The clients of pass-through requests do not wait for an instance that is gone."""
+        try:
+            check_available(list(self._router.instances_of(model)), model)
+        except SchedulerError as error:
+            for task in self._router.unassigned.get(model, {}).values():
+                if task.slot is not None:
+                    self.call_soon(refuse_slot, task.slot, error)
+
     def _forward(self, channel: InstanceChannel, task: Task, attempt: int) -> None:
-        """Forward a task whose instance is on disk, unless it has gone elsewhere meanwhile."""
+        """Forward a task that was started, unless it has gone elsewhere meanwhile."""
         with self._lock:
             if self._router.tasks.get(task.id) is task and task.attempt == attempt and not self._closed:
                 channel.forward(task, attempt)
@@ -672,15 +693,6 @@ class SwarmPilotScheduler(LoopOwner):
 
 def _strategy(strategy: str | BaseStrategy) -> BaseStrategy:
     return create_strategy(strategy) if isinstance(strategy, str) else strategy
-
-
-def _url(address: str) -> str:
-    return address if "://" in address else f"http://{address}"
-
-
-def _set_slot(slot: asyncio.Future[HttpPool], client: TaskInstanceClient) -> None:
-    if not slot.done():
-        slot.set_result(client.pool)
 
 
 def _response(info: TaskInfo) -> SchedulerResponse:

@@ -54,7 +54,7 @@ def check_available(instances: Sequence[Instance], model: str) -> None:
 
 def queue_full(task_id: str, model: str, limit: int) -> QueueFullError:
     return QueueFullError(
-        f"{limit:,} requests wait already, so a request for {model} was refused.",
+        f"{limit:,} requests for {model} wait already, so another one was refused.",
         task_id=task_id,
         next_step="submit it again later, or add instances",
     )

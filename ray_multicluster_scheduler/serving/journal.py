@@ -84,6 +84,7 @@ class TaskJournal:
             "weight": instance.weight,
             "hardware": instance.hardware,
             "draining": instance.draining,
+            "boot_id": channel.boot_id,
         }
         self._write(Change(settings={_INSTANCE + channel.uuid: _encode(registration)}))
 

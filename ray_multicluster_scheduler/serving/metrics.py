@@ -56,14 +56,10 @@ def add_serving(out: Exposition, scheduler: SwarmPilotScheduler) -> None:
         "Share of recent requests that ended within their predicted p90.",
         [(at, one["within_p90"]) for at, one in predictions],
     )
-    overhead: Counter[str] = Counter()
-    for model, instances in found["times"].items():
-        for times in instances.values():
-            overhead[model] += times["overhead"]["count"] * times["overhead"].get("mean_ms", 0.0) / 1000
     out.counter(
         "rmcs_serving_overhead_seconds_total",
         "Time of completed requests besides their execution: waiting, forwarding, answering.",
-        _by_model(overhead),
+        [({"model": model}, ms / 1000) for model, ms in list(scheduler.task_tracker.overhead_ms.items())],
     )
 
 

@@ -6,7 +6,7 @@ import json
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
 from pydantic_core import to_json
 
 
@@ -22,9 +22,18 @@ def _printable(value: JsonValue) -> JsonValue:
     return value
 
 
+def _number(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("it is no number")
+    return value
+
+
 Input = Annotated[JsonValue, AfterValidator(_strict)]
 Result = Annotated[JsonValue, AfterValidator(_printable)]
 Milliseconds = Annotated[float, Field(ge=0, le=1e12, description="ms")]
+MAX_CONCURRENCY = 100_000
+Count = Annotated[int, BeforeValidator(_number), Field(ge=0, le=MAX_CONCURRENCY)]
+BootId = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class TaskStatus(StrEnum):
@@ -37,9 +46,11 @@ class TaskStatus(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
 
+    __hash__ = str.__hash__  # that of Enum is Python code, and counts are kept by state
+
     @property
     def finished(self) -> bool:
-        return self in {TaskStatus.COMPLETED, TaskStatus.FAILED}
+        return self is TaskStatus.COMPLETED or self is TaskStatus.FAILED
 
 
 class InstanceKind(StrEnum):
@@ -80,9 +91,10 @@ class InstanceStatusResponse(_Model):
 
     instance_id: str
     model_type: str | None = None
-    replicas_running: int = 0
-    queue_size: int = 0
+    replicas_running: Count = 0
+    queue_size: Annotated[int, Field(ge=0)] = 0
     status: str = "unknown"
+    boot_id: BootId | None = None
 
 
 class InstanceSubmitResponse(_Model):
@@ -118,18 +130,24 @@ class InstanceAddress(_Model):
     port: int = Field(ge=1, le=65535)
 
 
-class TIRegisterRequest(InstanceAddress):
-    """POST /ti/register. Without ``model_name`` the instance is asked for it."""
+class InstanceSettings(InstanceAddress):
+    """What is known of an instance. Without ``model_name`` it is asked for it."""
 
     model_name: str | None = Field(default=None, min_length=1)
     hardware: str | None = None
     software_name: str | None = None
     software_version: str | None = None
     concurrency: int | None = Field(
-        default=None, ge=1, le=100_000, description="requests that it serves at the same time"
+        default=None, ge=1, le=MAX_CONCURRENCY, description="requests that it serves at the same time"
     )
-    weight: float = Field(default=1.0, gt=0, description="share of requests under the strategy `weighted`")
+    weight: float = Field(default=1.0, gt=0, le=1e6, description="share of requests under the strategy `weighted`")
     kind: InstanceKind = InstanceKind.QUEUE
+
+
+class TIRegisterRequest(InstanceSettings):
+    """POST /ti/register."""
+
+    boot_id: BootId | None = Field(default=None, description="another one after each start of the instance")
 
 
 class TIRegisterResponse(_Model):

@@ -122,19 +122,21 @@ class LookupPredictor:
         if record.get("status", "success") != "success":
             return
         info = record.get("model_info") or {}
+        if not isinstance(info, dict):
+            raise ConfigurationError(f"{self.path}: the model_info of record {index} is not an object.")
         try:
             prediction = _prediction_of(record)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise ConfigurationError(
                 f"{self.path}: record {index}: {error}.",
                 next_step="give quantiles and quantile_predictions: increasing levels between 0 and 1, and times in ms",
             ) from None
-        names = {name for name in (record.get("model_type"), info.get("type")) if name}
+        names = {str(name) for name in (record.get("model_type"), info.get("type")) if name}
         if not names:
             raise ConfigurationError(f"{self.path}: record {index} has neither model_type nor model_info.type.")
         self._usable += 1
         for name in names:
-            self._by_model.setdefault(str(name), []).append((info, prediction))
+            self._by_model.setdefault(name, []).append((info, prediction))
 
     def predict(self, model_type: str, metadata: Mapping[str, Any]) -> Prediction | None:
         """The prediction of the best matching records; None if the table does not have the model.
@@ -191,13 +193,15 @@ def _prediction_of(record: Mapping[str, Any]) -> Prediction:
     if not points:
         raise ValueError("it has no quantiles")
     for (low, before), (high, after) in itertools.pairwise(points):
-        if low >= high or before > after:
+        if not (low < high and before <= after):
             raise ValueError("its quantiles do not increase")
-    if points[0][0] <= 0 or points[-1][0] >= 1 or points[0][1] < 0 or not math.isfinite(points[-1][1]):
+    if not (points[0][0] > 0 and points[-1][0] < 1 and points[0][1] >= 0 and points[-1][1] <= MAX_VALUE):
         raise ValueError("its quantiles are out of range")
     mean, std = moments(points)
     if record.get("expect") is not None:
         mean, std = float(record["expect"]), float(record.get("error") or std)
+    if not (0 <= mean <= MAX_VALUE and 0 <= std <= MAX_VALUE):
+        raise ValueError(f"its expect and error are out of range: {mean:g} and {std:g} ms")
     return Prediction(mean, std, points, "table")
 
 
@@ -517,6 +521,19 @@ class Predictor:
     def accuracy(self) -> Iterable[tuple[str, str, Accuracy]]:
         """Model, instance, and how good the predictions for it were."""
         return [(model, instance, one) for (model, instance), one in list(self._accuracy.items())]
+
+    def accuracy_rows(self) -> list[dict[str, Any]]:
+        """As :meth:`accuracy`, for statistics."""
+        return [
+            {
+                "model": model,
+                "instance": instance,
+                "count": one.count,
+                "relative_error": one.relative_error,
+                "within_p90": one.covered,
+            }
+            for model, instance, one in self.accuracy()
+        ]
 
     def forget_instance(self, instance: str) -> None:
         """Drop what was learned of an instance that was removed."""

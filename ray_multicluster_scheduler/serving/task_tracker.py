@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -94,6 +94,8 @@ class TaskTracker:
         """In the order in which they finished."""
         self._finished_bytes = 0
         self._counts: Counter[TaskStatus] = Counter()
+        self._queued: dict[str, int] = {}
+        """By model; without those that have none."""
         self._callbacks: dict[str, list[Callable[[TaskInfo], object]]] = {}
         self._ended = False
         self.on_forgotten: Callable[[list[str]], object] | None = None
@@ -101,6 +103,8 @@ class TaskTracker:
         self._timings: dict[tuple[str, str], dict[str, Timing]] = {}
         self.outcomes: Counter[tuple[str, str]] = Counter()
         """Ended requests by model and outcome."""
+        self.overhead_ms: defaultdict[str, float] = defaultdict(float)
+        """By model: the time of all completed requests besides their execution."""
         self.on_change: Callable[[TaskInfo], object] = lambda _: None
         """Called with each task that waits, runs or ends, with the lock held."""
 
@@ -115,14 +119,14 @@ class TaskTracker:
             if task_id in self._live or task_id in self._finished:
                 raise ValueError(f"the task id {task_id!r} is taken")
             self._live[task_id] = info
-            self._counts[TaskStatus.QUEUED] += 1
+            self._count(info, 1)
             self._prune()
         return info
 
     def restore(self, info: TaskInfo) -> None:
         """Record a task of an earlier process; finished ones in the order in which they finished."""
         with self._lock:
-            self._counts[info.task_status] += 1
+            self._count(info, 1)
             if info.task_status.finished:
                 info.size = _TASK_OVERHEAD_BYTES + len(info.error or "") + _size_of(info.result)
                 self._finished[info.task_id] = info
@@ -180,6 +184,10 @@ class TaskTracker:
     def waiting(self) -> int:
         """The number of queued tasks."""
         return self._counts[TaskStatus.QUEUED]
+
+    def waiting_for(self, model: str) -> int:
+        """The number of queued tasks of a model."""
+        return self._queued.get(model, 0)
 
     def get_task_info(self, task_id: str) -> TaskInfo | None:
         with self._lock:
@@ -307,9 +315,17 @@ class TaskTracker:
         yield from self._live.values()
 
     def _move(self, info: TaskInfo, status: TaskStatus) -> None:
-        self._counts[info.task_status] -= 1
-        self._counts[status] += 1
-        info.task_status = status
+        if status is not info.task_status:
+            self._count(info, -1)
+            info.task_status = status
+            self._count(info, 1)
+
+    def _count(self, info: TaskInfo, change: int) -> None:
+        self._counts[info.task_status] += change
+        if info.task_status is TaskStatus.QUEUED:
+            queued = self._queued[info.model_name] = self._queued.get(info.model_name, 0) + change
+            if not queued:
+                del self._queued[info.model_name]
 
     def _finish(
         self, task_id: str, status: TaskStatus, result: Any, error: str | None, execution_ms: float | None
@@ -321,6 +337,8 @@ class TaskTracker:
                 return False
             self._move(info, status)
             now = info.completion_time = self._clock()
+            if info.decision is not None:
+                size += info.decision.size()
             info.result, info.error, info.size, info.execution_ms = result, error, size, execution_ms
             self._finished[task_id] = info
             self._finished_bytes += size
@@ -342,6 +360,7 @@ class TaskTracker:
         self._add_times(info.model_name, info.ti_uuid or "", total, execution)
 
     def _add_times(self, model: str, instance: str, total: float, execution: float) -> None:
+        self.overhead_ms[model] += max(0.0, total - execution)
         timings = self._timings.get((model, instance))
         if timings is None:
             if len(self._timings) >= _MAX_TIMINGS:

@@ -30,6 +30,9 @@ class StubInstance:
     ) -> None:
         self.model, self.seconds, self.replicas, self.handler = model, seconds, replicas, handler
         self.callback: str | None = None
+        self.info: dict[str, Any] = {}
+        """Replaces parts of the answer to GET /info."""
+        self.probes = 0
         self.hold: asyncio.Event | None = None
         self.received: list[dict[str, Any]] = []
         self.running = self.most_running = self.cancelled = 0
@@ -84,11 +87,13 @@ class StubInstance:
         await self._runner.cleanup()
 
     async def _info(self, request: web.Request) -> web.Response:
+        self.probes += 1
         return web.json_response(
             {
                 "status": "running",
                 "deployed_model": {"model_name": self.model, "replicas": self.replicas},
                 "queue_info": {"length_of_queue": self.running},
+                **self.info,
             }
         )
 

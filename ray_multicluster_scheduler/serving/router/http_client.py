@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import itertools
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -31,11 +33,11 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class HttpError(Exception):
-    """A request failed. ``sent``: the server may have received it."""
+    """A request failed. ``sent``: the server may have received it. ``local``: this process has no descriptors left."""
 
-    def __init__(self, message: str, *, sent: bool) -> None:
+    def __init__(self, message: str, *, sent: bool, local: bool = False) -> None:
         super().__init__(message)
-        self.sent = sent
+        self.sent, self.local = sent, local
 
 
 @dataclass(slots=True)
@@ -69,7 +71,7 @@ class Response:
 
 
 class HttpPool:
-    """Connections to one base URL (http or https). All methods run on one event loop."""
+    """Connections to one base URL (http or https). Each event loop that uses it has connections of its own."""
 
     def __init__(self, base_url: str, *, connect_timeout: float = 2.0, addresses: Sequence[str] = ()) -> None:
         parts = urlsplit(base_url)
@@ -78,12 +80,12 @@ class HttpPool:
         self.base_url = base_url.rstrip("/")
         self._path = parts.path.rstrip("/")
         self._host, self._port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
-        self._addresses = addresses or (self._host,)
+        self.addresses = addresses or (self._host,)
         self._ssl = ssl.create_default_context() if parts.scheme == "https" else None
         self._authority = parts.netloc.rpartition("@")[2].encode()
         self._connect_timeout = connect_timeout
-        self._idle: deque[_Connection] = deque()
-        self._in_use: set[_Connection] = set()
+        self._kept: dict[asyncio.AbstractEventLoop, tuple[deque[_Connection], set[_Connection]]] = {}
+        """By loop: the idle connections, and those in use."""
 
     @contextlib.asynccontextmanager
     async def request(
@@ -108,26 +110,35 @@ class HttpPool:
         headers: Iterable[tuple[bytes, bytes]] = (),
         timeout: float | None = None,
         limit: int = MAX_BODY,
-    ) -> tuple[int, bytes]:
-        """Send a request and read the whole answer: status and body. Raises HttpError, after ``timeout`` s at last."""
+    ) -> tuple[int, bytes, Headers]:
+        """Send a request and read the whole answer: status, body and headers. Raises HttpError, after ``timeout`` s at
+        last."""
         try:
             async with asyncio.timeout(timeout), self.request(method, path, body=body, headers=headers) as response:
-                return response.status, await response.read(limit)
+                return response.status, await response.read(limit), response.headers
         except TimeoutError:
             raise HttpError(f"{self.base_url} did not answer within {timeout:g} s", sent=True) from None
 
     def close(self) -> None:
-        """Close all connections, also those in use."""
-        for connection in (*self._idle, *self._in_use):
+        """Close all connections of the running loop, also those in use."""
+        for connection in itertools.chain(*self._kept.pop(asyncio.get_running_loop(), ())):
             connection.close()
-        self._idle.clear()
+
+    def _of_loop(self, loop: asyncio.AbstractEventLoop) -> tuple[deque[_Connection], set[_Connection]]:
+        try:
+            return self._kept[loop]
+        except KeyError:
+            for ended in [one for one in list(self._kept) if one.is_closed()]:
+                del self._kept[ended]
+            return self._kept.setdefault(loop, (deque(), set()))
 
     async def _acquire(self) -> _Connection:
         loop = asyncio.get_running_loop()
-        while self._idle:
-            connection = self._idle.pop()
+        idle, in_use = self._of_loop(loop)
+        while idle:
+            connection = idle.pop()
             if connection.usable and loop.time() - connection.idle_since < _KEEP_S:
-                self._in_use.add(connection)
+                in_use.add(connection)
                 return connection
             connection.close()
         try:
@@ -138,15 +149,17 @@ class HttpPool:
                 f"{self.base_url} did not accept a connection within {self._connect_timeout:g} s", sent=False
             ) from None
         except OSError as error:
-            raise HttpError(f"{self.base_url} refused the connection: {error.strerror or error}", sent=False) from None
+            local = error.errno in {errno.EMFILE, errno.ENFILE}
+            sentence = f"{self.base_url} refused the connection: {error.strerror or error}"
+            raise HttpError(sentence, sent=False, local=local) from None
         except UnicodeError:
             raise HttpError(f"{self.base_url} has a host that is no name", sent=False) from None
-        self._in_use.add(connection)
+        in_use.add(connection)
         return connection
 
     async def _connect(self, loop: asyncio.AbstractEventLoop) -> _Connection:
         problem = OSError("no address")
-        for address in self._addresses:
+        for address in self.addresses:
             name = self._host if self._ssl is not None else None
             try:
                 return (
@@ -157,12 +170,14 @@ class HttpPool:
         raise problem
 
     def _release(self, connection: _Connection) -> None:
-        self._in_use.discard(connection)
+        loop = asyncio.get_running_loop()
+        idle, in_use = self._of_loop(loop)
+        in_use.discard(connection)
         if connection.usable:
-            connection.idle_since = asyncio.get_running_loop().time()
-            self._idle.append(connection)
-            if len(self._idle) > 1 and self._idle[0].idle_since < connection.idle_since - _KEEP_S:
-                self._idle.popleft().close()
+            connection.idle_since = loop.time()
+            idle.append(connection)
+            if len(idle) > 1 and idle[0].idle_since < connection.idle_since - _KEEP_S:
+                idle.popleft().close()
         else:
             connection.close()
 

@@ -7,6 +7,7 @@ whatever time it took. So an instance without tasks has a charge of exactly zero
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,14 +39,19 @@ class Task:
     started: float | None = None
     """When it was forwarded in this attempt; None while it waits."""
     attempt: int = 1
+    """How often it was placed; tells late answers from current ones."""
+    failures: int = 0
+    """Attempts in which an instance failed while it may have had the task."""
     acknowledged: bool = False
     """Whether the instance confirmed that it has the task."""
     tried: list[str] = field(default_factory=list)
-    """The instances to which it was forwarded before."""
+    """The instances that may have had it before."""
     decision: Any = None
     """How its instance was chosen, for `explain`."""
     socket: Any = None
     """The connection of the instance by which it was sent; None: by a request."""
+    forward: Any = None
+    """The asyncio task that sends it and waits for the answer."""
     slot: Any = None
     """Of a pass-through: a future that gets the connections of its instance when it may be forwarded."""
 
@@ -64,7 +70,10 @@ class Instance:
     """hardware, software_name and software_version, where known."""
     healthy: bool = True
     draining: bool = False
-    waiting: dict[str, Task] = field(default_factory=dict)
+    paused: bool = False
+    """It took no request just now: nothing starts there for a while, and others are preferred."""
+    waiting: OrderedDict[str, Task] = field(default_factory=OrderedDict)
+    """Ordered, since removing the first of many is slow in a dict."""
     running: dict[str, Task] = field(default_factory=dict)
     charged_us: int = 0
     charged_variance: int = 0
@@ -82,7 +91,7 @@ class Instance:
 
     @property
     def has_free_slot(self) -> bool:
-        return len(self.running) < self.concurrency
+        return not self.paused and len(self.running) < self.concurrency
 
     def charge(self, task: Task) -> None:
         """Add a task to those that wait here."""

@@ -46,8 +46,8 @@ class Requests(Protocol):
     def close_request(self, task: Task, *, learn: bool, problem: str = "") -> None:
         """Remove it. ``problem``: what the instance did wrong."""
 
-    def retry_request(self, task: Task, problem: str, *, gone: bool) -> None:
-        """Place it again, as with :meth:`open_request`; ``gone``: its instance accepts no connections."""
+    def retry_request(self, task: Task, problem: str, *, sent: bool) -> None:
+        """Place it again, as with :meth:`open_request`; ``sent``: its instance may have received it."""
 
 
 class PassThrough:
@@ -108,7 +108,7 @@ class _Exchange:
                 self.close(problem=str(error))
                 return True
             if not error.sent or self._idempotent:
-                self._requests.retry_request(self._task, str(error), gone=not error.sent)
+                self._requests.retry_request(self._task, str(error), sent=error.sent)
                 return False
             self.close(problem=str(error))
             sentence = f"The instance at {pool.base_url} failed while it had the request: {error}."

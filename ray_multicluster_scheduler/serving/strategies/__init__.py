@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 ENTRY_POINT = "ray_multicluster_scheduler.serving_strategies"
-_registered: dict[str, Callable[[], BaseStrategy]] = {
+_registered: dict[str, Callable[..., BaseStrategy]] = {
     one.name: one
     for one in (
         RoundRobinStrategy,
@@ -49,7 +49,7 @@ _registered: dict[str, Callable[[], BaseStrategy]] = {
 }
 
 
-def register_strategy(name: str, factory: Callable[[], BaseStrategy]) -> None:
+def register_strategy(name: str, factory: Callable[..., BaseStrategy]) -> None:
     """Make a strategy known by name; the factory (such as the class) is called for each scheduler or model that uses
     it. Raises ConfigurationError if the name is taken by another."""
     if _registered.setdefault(name, factory) is not factory:
@@ -60,14 +60,14 @@ def strategy_names() -> list[str]:
     return sorted({*_registered, *_installed()})
 
 
-def create_strategy(name: str) -> BaseStrategy:
-    """A new strategy of this name. Raises ConfigurationError if there is none."""
+def create_strategy(name: str, **options: float) -> BaseStrategy:
+    """A new strategy of this name. Raises ConfigurationError if there is none, or it does not have these options."""
     if name not in _registered and name not in _installed():
         raise ConfigurationError(
             f"There is no serving strategy {name!r}.", next_step=f"use one of {', '.join(strategy_names())}"
         )
     try:
-        strategy = _registered[name]() if name in _registered else _installed()[name].load()()
+        strategy = (_registered[name] if name in _registered else _installed()[name].load())(**options)
     except Exception as error:
         sentence = f"The serving strategy {name!r} cannot be created: {type(error).__name__}: {error}."
         raise ConfigurationError(sentence, next_step="correct it, or use another one") from error

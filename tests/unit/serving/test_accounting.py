@@ -8,6 +8,7 @@ import inspect
 import itertools
 import math
 import random
+import time
 import uuid
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -30,8 +31,25 @@ from ray_multicluster_scheduler.serving import (
 from ray_multicluster_scheduler.serving.models import InstanceStatusResponse, InstanceSubmitResponse
 from ray_multicluster_scheduler.serving.predictor import Prediction, Predictor
 from ray_multicluster_scheduler.serving.router.ledger import Instance, Task, remaining_time
-from ray_multicluster_scheduler.serving.router.router import Router
+from ray_multicluster_scheduler.serving.router.router import SLICE, Router
 from ray_multicluster_scheduler.serving.strategies import create_strategy, strategy_names
+
+
+class HostilePredictor(Predictor):
+    """Fails as it is told, or predicts what no time can be."""
+
+    hostile: Prediction | type[Exception] | None = None
+
+    def predict(self, *arguments: Any) -> Prediction | None:
+        if isinstance(self.hostile, type):
+            raise self.hostile("no idea")
+        return self.hostile or super().predict(*arguments)
+
+
+HOSTILE = st.sampled_from(
+    [None, None, OverflowError, *(Prediction(*one) for one in ((math.nan, 1.0), (math.inf, 1.0), (1.0, -1.0), (0, 0)))]
+)
+NUMBERS = st.sampled_from([3, 3, 0, -1, 10**400, math.nan, math.inf])
 
 
 class RoutedTasks(RuleBasedStateMachine):
@@ -39,7 +57,8 @@ class RoutedTasks(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.router = Router(create_strategy("shortest_queue"), Predictor())
+        self.predictor = HostilePredictor()
+        self.router = Router(create_strategy("shortest_queue"), self.predictor)
         self.now = 0.0
         self.submitted = self.finished = self.added = 0
 
@@ -48,6 +67,10 @@ class RoutedTasks(RuleBasedStateMachine):
         self.submitted += 1
         features = {"size": size}
         self.router.submit(Task(f"t{self.submitted}", model, None, dict(features), features, self.now), self.now)
+
+    @rule(hostile=HOSTILE)
+    def spoil_predictions(self, hostile: Any) -> None:
+        self.predictor.hostile = hostile
 
     @rule()
     def start(self) -> None:
@@ -78,24 +101,35 @@ class RoutedTasks(RuleBasedStateMachine):
     )
     def add_instance(self, models: tuple[str, ...], concurrency: int, healthy: bool) -> None:
         self.added += 1
-        self.router.add_instance(Instance(f"i{self.added}", models, concurrency, healthy=healthy), self.now)
+        self.router.add_instance(Instance(f"i{self.added}", models, concurrency, healthy=healthy))
 
     @precondition(lambda self: self.router.instances)
     @rule(data=st.data(), healthy=st.booleans())
     def set_health(self, data: st.DataObject, healthy: bool) -> None:
-        self.router.set_health(self._any_instance(data), healthy, self.now)
+        self.router.set_health(self._any_instance(data), healthy)
+
+    @precondition(lambda self: self.router.instances)
+    @rule(data=st.data(), paused=st.booleans())
+    def set_paused(self, data: st.DataObject, paused: bool) -> None:
+        self.router.set_paused(self._any_instance(data), paused)
+
+    @rule()
+    def review(self) -> None:
+        while self.router.review(self.now):
+            pass
 
     @precondition(lambda self: self.router.instances)
     @rule(data=st.data(), models=st.sampled_from([("a",), ("b",), ("a", "b")]))
     def set_models(self, data: st.DataObject, models: tuple[str, ...]) -> None:
-        self.router.set_models(self._any_instance(data), models, self.now)
+        self.router.set_models(self._any_instance(data), models)
 
     @precondition(lambda self: self.router.instances)
     @rule(data=st.data())
     def remove_instance(self, data: st.DataObject) -> None:
         uuid = self._any_instance(data)
-        for task in self.router.drain(uuid, self.now):
+        for task in self.router.drain(uuid):
             self.router.give_back(task, self.now)
+        self.review()
         self.router.forget_instance(uuid)
 
     @rule(name=st.sampled_from(strategy_names()))
@@ -110,7 +144,7 @@ class RoutedTasks(RuleBasedStateMachine):
             assert all(task.instance is instance for task in (*instance.waiting.values(), *instance.running.values()))
             assert all(task.started is None for task in instance.waiting.values())
             assert len(instance.running) <= instance.concurrency
-            assert instance.accepts or not instance.waiting
+            assert instance.accepts or not instance.waiting or self.router._review
         assert sorted(task.id for task in places) == sorted(self.router.tasks)
         assert len(self.router.tasks) == self.submitted - self.finished
 
@@ -171,11 +205,12 @@ class ScheduledTasks(RuleBasedStateMachine):
         clock = SimpleNamespace(monotonic=lambda: self.now)
         ids = SimpleNamespace(uuid4=lambda: uuid.UUID(int=next(names)))
         self.patches.enter_context(mock.patch.multiple(core, time=clock, uuid=ids))
-        self.patches.enter_context(mock.patch.multiple(instance_registry, time=clock, uuids=ids))
+        self.patches.enter_context(mock.patch.multiple(instance_registry, uuids=ids))
         self.loop = asyncio.new_event_loop()
         self.patches.enter_context(mock.patch.object(self.loop, "time", clock.monotonic))
         self.scheduler = SwarmPilotScheduler(loop=self.loop, health_interval_s=3600)
         self.router = self.scheduler._router
+        self.predictor = self.router.predictor = HostilePredictor()
         self.known: list[str] = []
         """Ids of all tasks so far."""
         self.added = self.passed = 0
@@ -194,6 +229,17 @@ class ScheduledTasks(RuleBasedStateMachine):
     def begin(self) -> None:
         self.add_instance(openai=True, model="a", again=False)
         self.add_instance(openai=False, model="a", again=False)
+
+    @rule(number=NUMBERS, weight=st.booleans())
+    def add_hostile(self, number: Any, weight: bool) -> None:
+        """Numbers that are refused, also for an instance that is registered."""
+        given = {"weight": number} if weight else {"concurrency": number}
+        client = SilentClient(f"http://127.0.0.1:{self.added}")
+        self.call(self.scheduler.add_instance_async, client, **given)
+
+    @rule(hostile=HOSTILE)
+    def spoil_predictions(self, hostile: Any) -> None:
+        self.predictor.hostile = hostile
 
     @rule(openai=st.booleans(), model=st.sampled_from(["a", "b", None]), again=st.booleans())
     def add_instance(self, openai: bool, model: str | None, again: bool) -> None:
@@ -228,7 +274,7 @@ class ScheduledTasks(RuleBasedStateMachine):
     def end_request(self, data: st.DataObject, gone: bool, learn: bool) -> None:
         task = self.any_task(data)
         if task.slot is not None and task.started is not None and data.draw(st.booleans()):
-            self.call(self.scheduler.retry_request, task, "no", gone=gone)
+            self.call(self.scheduler.retry_request, task, "no", sent=not gone)
             if not task.slot.done():  # it is placed again, or its handler gives up
                 return
         if task.slot is not None:
@@ -244,7 +290,9 @@ class ScheduledTasks(RuleBasedStateMachine):
             self.call(self.scheduler.handle_completion, task_id, name, took, "x", error)
 
     @precondition(lambda self: self.router.tasks)
-    @rule(data=st.data(), late=st.booleans(), finished=st.booleans(), status=st.none() | st.sampled_from([422, 500]))
+    @rule(
+        data=st.data(), late=st.booleans(), finished=st.booleans(), status=st.none() | st.sampled_from([422, 429, 500])
+    )
     def answer(self, data: st.DataObject, late: bool, finished: bool, status: int | None) -> None:
         task = self.any_task(data)
         if task.slot is not None:
@@ -270,12 +318,20 @@ class ScheduledTasks(RuleBasedStateMachine):
         self.call(self.scheduler.remove_instance, self.any_name(data), drain=drain)
 
     @precondition(lambda self: self.router.instances)
-    @rule(data=st.data(), gone=st.booleans(), back=st.booleans())
-    def lose(self, data: st.DataObject, gone: bool, back: bool) -> None:
+    @rule(data=st.data(), gone=st.booleans(), back=st.booleans(), replicas=st.sampled_from([3, 0, -1, 10**400]))
+    def lose(self, data: st.DataObject, gone: bool, back: bool, replicas: int) -> None:
         instance = data.draw(st.sampled_from(sorted(self.router.instances)))
         self.call(self.scheduler.unreachable, instance, "it is away.", gone=gone)
         if back:
-            self.call(self.scheduler.probed, instance, ("b",), 3)
+            self.call(self.scheduler.probed, instance, ("b",), replicas)
+
+    @precondition(lambda self: self.router.instances)
+    @rule(data=st.data(), paused=st.booleans(), restarted=st.booleans())
+    def interrupt(self, data: st.DataObject, paused: bool, restarted: bool) -> None:
+        instance = data.draw(st.sampled_from(sorted(self.router.instances)))
+        self.call(self.scheduler.paused, instance, paused)
+        if restarted:
+            self.call(self.scheduler.restarted, instance, self.now)
 
     @rule(name=st.sampled_from(strategy_names()), model=st.none() | st.sampled_from("ab"))
     def switch_strategy(self, name: str, model: str | None) -> None:
@@ -353,11 +409,85 @@ def test_remaining_time_far_in_the_tail(mean: float, std: float) -> None:
 def test_an_instance_without_predictions_is_charged_nothing_and_counts_tasks() -> None:
     router = Router(create_strategy("shortest_queue"), Predictor())
     for name in "xy":
-        router.add_instance(Instance(name, ("m",)), 0.0)
+        router.add_instance(Instance(name, ("m",)))
     for index in range(6):
         router.submit(Task(str(index), "m", None, {}, {}, 0.0), 0.0)
     assert [one.length for one in router.instances.values()] == [3, 3]
     assert all(one.charged_us == 0 for one in router.instances.values())
+
+
+def waiting_router(tasks: int) -> Router:
+    """One instance at which all of these tasks wait, and another one that is not used yet."""
+    router = Router(create_strategy("shortest_queue"), Predictor())
+    for name in "xy":
+        router.add_instance(Instance(name, ("m",), healthy=name == "x"))
+    for index in range(tasks):
+        router.submit(Task(str(index), "m", None, {}, {}, 0.0), 0.0)
+    assert len(router.instances["x"].waiting) == tasks
+    router.moved.clear()
+    return router
+
+
+def reviewed(router: Router) -> int:
+    """Review all; the number of steps, each of which is bounded."""
+    steps, more = 0, True
+    router.moved.clear()
+    while more:
+        more = router.review(0.0)
+        assert len(router.moved) <= SLICE
+        router.moved.clear()
+        steps += 1
+    return steps
+
+
+def test_many_waiting_tasks_move_in_bounded_steps_and_in_their_order() -> None:
+    router = waiting_router(5_000)
+    router.set_health("x", False)
+    assert not router.moved
+    assert reviewed(router) == 25
+    assert list(router.unassigned["m"]) == [str(index) for index in range(5_000)]
+    router.set_health("y", True)
+    router.review(0.0)
+    router.submit(Task("late", "m", None, {}, {}, 0.0), 0.0)
+    reviewed(router)
+    assert list(router.instances["y"].waiting) == [*(str(index) for index in range(5_000)), "late"]
+    assert not router.unassigned
+
+
+def test_an_instance_that_comes_and_goes_while_tasks_move_loses_none() -> None:
+    router = waiting_router(2_000)
+    for round_ in range(30):
+        router.set_health("x", round_ % 2 == 1)
+        router.set_health("y", round_ % 3 == 1)
+        router.review(0.0)
+    router.set_health("y", True)
+    reviewed(router)
+    assert sum(one.length for one in router.instances.values()) == 2_000 == len(router.tasks)
+
+
+def test_the_first_observed_time_is_charged_to_many_tasks_in_bounded_steps() -> None:
+    router = waiting_router(1_000)
+    (first,) = router.start_ready(0.0)
+    router.finish(first, 0.010)
+    charged = []
+    while router.review(0.0):
+        charged.append(sum(task.charge[0] > 0 for task in router.tasks.values()))
+    assert charged == [200, 400, 600, 800]
+    assert all(task.charge[0] > 0 for task in router.tasks.values())
+
+
+def test_taking_the_first_of_many_is_cheap() -> None:
+    """The time for each does not grow with the number of tasks: a dict would look at all that were removed before."""
+    took = []
+    for tasks in (4_000, 64_000):
+        instance = Instance("x", ("m",), concurrency=tasks)
+        for index in range(tasks):
+            instance.charge(Task(str(index), "m", None, {}, {}, 0.0))
+        began = time.process_time()
+        for _ in range(4_000):
+            instance.start(next(iter(instance.waiting.values())), 0.0)
+        took.append(time.process_time() - began)
+    assert took[1] < 5 * took[0]
 
 
 def test_a_waiting_task_moves_to_a_slot_that_becomes_free() -> None:
@@ -368,7 +498,7 @@ def test_a_waiting_task_moves_to_a_slot_that_becomes_free() -> None:
             predictor.learn("m", name, {}, {}, {}, 10.0, Prediction(10.0, 1.0))
     router = Router(create_strategy("shortest_queue"), predictor)
     for name in "xy":
-        router.add_instance(Instance(name, ("m",)), 0.0)
+        router.add_instance(Instance(name, ("m",)))
     for index in range(4):
         router.submit(Task(str(index), "m", None, {}, {}, 0.0), 0.0)
     started = {task.id: task for task in router.start_ready(0.0)}
@@ -380,4 +510,7 @@ def test_a_waiting_task_moves_to_a_slot_that_becomes_free() -> None:
     moved = router.start_ready(0.020)  # the task behind `second`, which still runs
     assert len(moved) == 1
     assert moved[0].instance is not second.instance
-    assert moved[0].decision.reason.startswith("moved to a free slot")
+    decision = moved[0].decision
+    assert decision.reason.startswith("moved to a free slot")
+    assert sorted(decision.candidates) == ["x", "y"]
+    assert decision.expected_ms() == pytest.approx(10, rel=0.1), "it waits no longer"

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import cast
 
@@ -143,7 +144,7 @@ async def test_a_body_without_a_length_ends_with_the_connection(raw: Callable[..
 
 async def test_an_interim_answer_is_skipped(raw: Callable[..., RawServer]) -> None:
     pool = HttpPool(raw(b"HTTP/1.1 100 Continue\r\n\r\n" + plain(b"x")).url)
-    assert await pool.fetch("GET", "/") == (200, b"x")
+    assert (await pool.fetch("GET", "/"))[:2] == (200, b"x")
     pool.close()
 
 
@@ -164,7 +165,7 @@ async def test_bad_answers_are_errors_and_their_connections_are_not_used_again(
     with pytest.raises(HttpError, match=message) as failed:
         await pool.fetch("GET", "/", limit=1000)
     assert failed.value.sent
-    assert await pool.fetch("GET", "/") == (200, b"fine")
+    assert (await pool.fetch("GET", "/"))[:2] == (200, b"fine")
     assert server.connections == 2
     pool.close()
 
@@ -223,8 +224,8 @@ async def test_an_address_that_is_not_http_is_refused(url: str) -> None:
 async def test_a_second_answer_is_no_part_of_the_first(raw: Callable[..., RawServer]) -> None:
     server = raw(plain(b"one") + plain(b"two", "500 Server Error"), plain(b"three"))
     pool = HttpPool(server.url)
-    assert await pool.fetch("GET", "/") == (200, b"one")
-    assert await pool.fetch("GET", "/") == (200, b"three")
+    assert (await pool.fetch("GET", "/"))[:2] == (200, b"one")
+    assert (await pool.fetch("GET", "/"))[:2] == (200, b"three")
     assert server.connections == 2
     pool.close()
 
@@ -266,3 +267,31 @@ def test_a_transport_that_is_no_subclass_of_asyncios_is_used() -> None:
     connection.connection_made(cast(asyncio.Transport, transport))
     connection.send(b"head", b"body")
     assert transport.sent == b"headbody"
+
+
+async def test_each_event_loop_has_connections_of_its_own(instance: Start) -> None:
+    """An instance of a scheduler, whose loop uses the client, may be asked by the sync methods, too."""
+    stub = instance()
+    client = TaskInstanceClient(f"http://{stub.address}")
+    await client.get_status_async()
+    (here,) = client.pool._kept
+    kept = client.pool._kept[here][0][0]
+    assert (await asyncio.to_thread(client.get_status)).model_type == "ocr"
+    assert len(client.pool._kept) == 2
+    assert list(client.pool._kept[here][0]) == [kept]
+    await asyncio.to_thread(client.close)
+    assert kept.usable
+    assert list(client.pool._kept) == [here]
+    await client.get_status_async()
+    assert list(client.pool._kept[here][0]) == [kept], "it was used again"
+    await client.close_async()
+    assert not client.pool._kept
+
+
+def test_connections_of_loops_that_ended_are_forgotten(instance: Start) -> None:
+    with TaskInstanceClient(f"http://{instance().address}") as client:
+        ended = asyncio.new_event_loop()
+        client.pool._kept[ended] = (deque(), set())
+        ended.close()
+        client.get_status()
+        assert ended not in client.pool._kept

@@ -19,7 +19,7 @@ from ray_multicluster_scheduler.common.exception import (
     UnknownItemError,
 )
 from ray_multicluster_scheduler.serving import SchedulerRequest, SwarmPilotScheduler
-from ray_multicluster_scheduler.serving.models import TaskStatus
+from ray_multicluster_scheduler.serving.models import TaskStatus, TIRegisterRequest
 from ray_multicluster_scheduler.serving.router.ledger import Task
 from ray_multicluster_scheduler.serving.strategies import strategy_names
 from tests.support.serving_instances import StubInstance
@@ -86,6 +86,24 @@ def test_an_instance_that_registers_again_may_serve_another_model(
     assert (found.models, found.concurrency, found.hardware) == (("text",), 3, {"hardware": "a100"})
     with pytest.raises(InstanceError, match="kind queue"):
         scheduler.add_instance(stub.address, kind="openai")
+
+
+def test_an_instance_that_registers_again_gets_its_new_weight_and_addresses(
+    scheduler: SwarmPilotScheduler, instance: Start
+) -> None:
+    stub = instance()
+
+    def register(*addresses: str, **settings: Any) -> tuple[float, object]:
+        request = TIRegisterRequest(host="some.invalid", port=stub.port, model_name="ocr", **settings)
+        added = scheduler.run(scheduler.register_async(request, addresses))
+        return scheduler._router.instances[added.uuid].weight, added.instance.addresses
+
+    assert register("127.0.0.2", weight=3.0) == (3.0, ("127.0.0.2",))
+    task = scheduler.schedule(request()).task_id
+    assert register("127.0.0.1") == (3.0, ("127.0.0.1",)), "what is not given stays"
+    assert scheduler.wait(task, timeout=60)["echo"] == {"page": 1}
+    assert register("127.0.0.1", weight=0.5)[0] == 0.5
+    assert len(scheduler.queue_info()) == 1
 
 
 def test_more_slots_are_used_at_once(scheduler: SwarmPilotScheduler, instance: Start) -> None:
@@ -279,6 +297,24 @@ def test_removal_registration_and_switches_of_strategy_under_load_lose_nothing(
         scheduler.wait(one, timeout=60)
     assert scheduler.task_tracker.counts()[TaskStatus.COMPLETED] == len(ids) > 24
     eventually(lambda: not scheduler._router.tasks)
+    assert_idle(scheduler)
+
+
+def test_thousands_of_tasks_whose_instance_goes_down_move_while_others_are_served(
+    scheduler: SwarmPilotScheduler, instance: Start
+) -> None:
+    first = instance()
+    first.hold_tasks()
+    scheduler.add_instance(first.address, concurrency=2)
+    submitted = scheduler.submit("ocr", [(None, {"page": page}, {}) for page in range(3_000)])
+    eventually(lambda: scheduler.queue_info()[0].length == 3_000)
+    second = instance(replicas=16)
+    scheduler.add_instance(second.address)
+    first.stop()
+    for one in submitted:
+        assert not isinstance(one, SchedulerError)
+        scheduler.wait(one.task_id, timeout=60)
+    assert len(second.received) == 3_000
     assert_idle(scheduler)
 
 

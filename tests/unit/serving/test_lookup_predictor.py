@@ -104,7 +104,12 @@ def test_statistics_count_failed_records_separately(table: Any) -> None:
         json.dumps([{"model_type": "x", "quantiles": [0.5, 1.0], "quantile_predictions": [1, 2]}]),
         json.dumps([{"model_type": "x", "quantiles": [], "quantile_predictions": []}]),
         json.dumps([{"model_type": "x", "quantiles": "abc", "quantile_predictions": [1, 2, 3]}]),
-    ],
+    ]
+    + [json.dumps([{**record([1, 2, 3, 4]), "expect": one}]) for one in (math.nan, math.inf, -1, 10**400, [1])]
+    + [json.dumps([{**record([1, 2, 3, 4]), "expect": 1, "error": one}]) for one in (math.nan, math.inf, -1)]
+    + [json.dumps([{**record([1, 2, 3, 4]), "model_info": one}]) for one in ([1], "x", 7)]
+    + [json.dumps([record([1, 2, 3, one])]) for one in (math.nan, math.inf, 1e300, 10**400)]
+    + [json.dumps([{"model_type": "x", "quantiles": [1e-20, 2e-20], "quantile_predictions": [1, 2]}])],
 )
 def test_a_wrong_table_is_refused_with_its_name(tmp_path: Path, content: str) -> None:
     path = tmp_path / "pred.json"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
 import socket
@@ -220,6 +221,22 @@ def test_over_the_bound_requests_are_refused(server: Server, llm: StartLLM) -> N
     register(server, llm())
     server.scheduler.max_waiting = 0
     assert raw_request(server, {"model": "small-llm", "messages": MESSAGES})[0] == 429
+
+
+def test_running_requests_and_those_for_other_models_do_not_count_as_waiting(server: Server, llm: StartLLM) -> None:
+    slow = llm(seconds=600)
+    register(server, slow, concurrency=3)
+    server.scheduler.max_waiting = 1
+    server.ok("/queue/submit", {"model_name": "nobody serves it", "task_input": 1})
+    body = json.dumps({"model": "small-llm", "messages": MESSAGES}).encode()
+    request = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%s"
+    with contextlib.ExitStack() as stack:
+        for count in range(1, 5):
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            connection.sendall(request % (len(body), body))
+            eventually(lambda count=count: server.ok("/queue/info")["queues"][0]["length"] == count)
+        assert raw_request(server, {"model": "small-llm", "messages": MESSAGES})[0] == 429
+    eventually(lambda: idle(server))
 
 
 def test_a_task_of_the_queue_runs_on_an_openai_style_instance(server: Server, llm: StartLLM) -> None:

@@ -314,6 +314,8 @@ def test_over_the_bound_a_request_is_refused(instance: Start) -> None:
         with pytest.raises(QueueFullError):
             scheduler.schedule(request())
         assert scheduler.statistics()["tasks"]["queued"] == 3
+        other = scheduler.submit("text", [(None, page, {}) for page in range(5)])
+        assert [isinstance(one, QueueFullError) for one in other] == [False, False, False, True, True], "for each model"
 
 
 def test_a_task_id_is_taken_once(scheduler: SwarmPilotScheduler) -> None:
@@ -425,7 +427,7 @@ def test_a_configuration_registers_instances(scheduler: SwarmPilotScheduler, ins
     path.write_text(
         f"""
 strategy: join_shortest_queue
-strategies: {{text: round_robin}}
+strategies: {{text: round_robin, ocr: {{name: shortest_queue, risk: 1.5}}}}
 predictions: table.json
 max_waiting: 7
 task_timeout_s: 60
@@ -438,7 +440,8 @@ instances:
     added = load_config(path, scheduler)
     assert [row.model_name for row in scheduler.queue_info()] == ["ocr", "text", "later"]
     assert [row.healthy for row in scheduler.queue_info()] == [True, True, False]
-    assert scheduler.statistics()["strategies"] == {"text": "round_robin"}
+    assert scheduler.statistics()["strategies"] == {"text": "round_robin", "ocr": "shortest_queue"}
+    assert vars(scheduler._router.strategies["ocr"]) == {"risk": 1.5}
     assert (scheduler.max_waiting, scheduler.task_timeout_s) == (7, 60)
     assert scheduler.predictor.table is not None
     assert len(added) == 3
@@ -456,6 +459,11 @@ instances:
         ("instances: [", "never closed"),
         ("predictions: none.json", r"none\.json"),
         ("strategy: fastest", "fastest"),
+        ("strategy: {risk: 1}", r"strategy\.name"),
+        ("strategy: {name: shortest_queue, risk: -1}", r"strategy\.risk"),
+        ("strategy: {name: round_robin, risk: 1}", "round_robin"),
+        ("strategy: {name: shortest_queue, ris: 1}", r"strategy\.ris"),
+        ("strategy: 7", "strategy"),
     ],
 )
 def test_a_wrong_configuration_is_refused_with_its_place(

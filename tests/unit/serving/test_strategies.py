@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from importlib.metadata import EntryPoint
@@ -13,8 +14,14 @@ from ray_multicluster_scheduler.serving import strategies as registry
 from ray_multicluster_scheduler.serving.predictor import Predictor
 from ray_multicluster_scheduler.serving.router.ledger import Instance, Task
 from ray_multicluster_scheduler.serving.router.router import Router
-from ray_multicluster_scheduler.serving.strategies import create_strategy, strategy_names
+from ray_multicluster_scheduler.serving.strategies import (
+    ProbabilisticStrategy,
+    create_strategy,
+    probabilistic,
+    strategy_names,
+)
 from ray_multicluster_scheduler.serving.strategies.base import RequestView
+from ray_multicluster_scheduler.serving.strategies.probabilistic import first_probabilities
 
 TASK = Task("t", "m", None, {}, {}, 0.0)
 
@@ -64,6 +71,33 @@ def test_the_probability_of_being_first_counts_the_spread() -> None:
     """Equal means, and one is nearly always a little faster but seldom very slow."""
     steady, spread = candidate("steady", own=100, std=5, backlog_variance=0), candidate("spread", own=100, std=300)
     assert chosen("probabilistic", steady, spread) == {"spread": 200}
+
+
+def test_the_probability_of_being_first_is_that_of_a_sample() -> None:
+    rng = random.Random(3)
+    for _ in range(20):
+        shapes = [(rng.uniform(0, 3), rng.choice([0.01, 0.1, 0.5, 1.5])) for _ in range(rng.randint(1, 8))]
+        samples = [[rng.gauss(*one) for one in shapes] for _ in range(4_000)]
+        wins = Counter(times.index(min(times)) for times in samples)
+        for index, chance in enumerate(first_probabilities(shapes)):
+            assert chance == pytest.approx(wins[index] / 4_000, abs=0.04)
+
+
+def test_the_work_for_many_instances_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluated = Counter[int]()
+    hazard = probabilistic._hazard
+
+    def count(z: float) -> float:
+        evaluated[size] += 1
+        return hazard(z)
+
+    monkeypatch.setattr(probabilistic, "_hazard", count)
+    for size in (10, 50, 1000):
+        many = [candidate(str(index), 50.0 + index, 20.0) for index in range(size)]
+        assert int(ProbabilisticStrategy().select(many, TASK).instance) < 20
+    assert evaluated[10] < 700
+    assert evaluated[50] < 2_500
+    assert evaluated[1000] < 2_500
 
 
 def test_round_robin_takes_turns_also_when_an_instance_comes_and_goes() -> None:
@@ -159,7 +193,7 @@ class NamelessStrategy(BaseStrategy):
 
 def test_a_strategy_needs_no_name() -> None:
     router = Router(NamelessStrategy(), Predictor())
-    router.add_instance(Instance("i", ("m",)), 0.0)
+    router.add_instance(Instance("i", ("m",)))
     task = Task("t", "m", None, {}, {}, 0.0)
     router.submit(task, 0.0)
     assert task.decision.to_dict()["strategy"] == "custom"

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from array import array
 
 import pytest
 
 from ray_multicluster_scheduler.serving import TaskTracker
 from ray_multicluster_scheduler.serving.models import TaskStatus
+from ray_multicluster_scheduler.serving.router.router import Decision
 
 
 class Clock:
@@ -191,3 +193,41 @@ def test_threads_do_not_lose_or_double_count() -> None:
     assert counts[TaskStatus.QUEUED] == counts[TaskStatus.SCHEDULED] == 0
     assert counts[TaskStatus.COMPLETED] == 50 == len(tracker.list_tasks())
     assert len(wins) >= 300
+
+
+def test_queued_tasks_are_counted_by_model() -> None:
+    tracker = TaskTracker()
+    for task_id, model in (("a", "m"), ("b", "m"), ("c", "n")):
+        tracker.register_task(task_id, None, model)
+    assert (tracker.waiting_for("m"), tracker.waiting_for("n"), tracker.waiting_for("x")) == (2, 1, 0)
+    tracker.assign("a", "i")
+    tracker.mark_scheduled("a")
+    assert tracker.waiting_for("m") == 1
+    tracker.assign("a", "j")
+    assert tracker.waiting_for("m") == 2
+    for task_id in "abc":
+        tracker.mark_failed(task_id, "no")
+    tracker.clear()
+    assert not tracker._queued
+
+
+def test_decisions_count_in_the_bound_on_bytes() -> None:
+    decision = Decision("s", "i", "r" * 50, ("i",) * 1_000, array("f", [0.0] * 3_000))
+    tracker = TaskTracker(max_bytes=100_000)
+    for number in range(20):
+        tracker.register_task(str(number), "i", "m")
+        tracker.assign(str(number), "i", "why", decision)
+        tracker.mark_completed(str(number))
+    assert 1 < tracker.counts()[TaskStatus.COMPLETED] < 6
+    tracker.clear()
+    assert tracker._finished_bytes == 0
+
+
+def test_the_overhead_never_falls() -> None:
+    """Also when the times of an instance are forgotten, or one reports more than the request took."""
+    tracker, last = TaskTracker(), 0.0
+    for number in range(1_100):
+        tracker.record_times("m", f"i{number}", 10.0, 8.0 if number % 2 else 20.0)
+        assert tracker.overhead_ms["m"] >= last
+        last = tracker.overhead_ms["m"]
+    assert last == 1_100
