@@ -152,7 +152,7 @@ async def submit_batch(request: Request, body: models.QueueBatchSubmitRequest) -
     """Submit many tasks for one model in one pass; each may be refused for itself."""
     tasks = [(one.task_id, one.task_input, one.metadata) for one in body.tasks]
     scheduler = _scheduler(request)
-    accepted = scheduler.submit(body.model_name, tasks)
+    accepted = scheduler.submit(body.model_name, tasks, _access(request).owner(request))
     await scheduler.durable()
     results = [
         models.BatchTaskResult(index=index, status="error", task_id=one.task_id, error=str(one))

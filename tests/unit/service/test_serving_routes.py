@@ -134,6 +134,27 @@ def test_users_do_not_see_each_others_tasks(service: HttpService, users: dict[st
     assert service.ask("POST", f"{P}/queue/submit_batch", batch, token=users["bob"])[1]["status"] == "partial"
 
 
+def test_the_tasks_of_a_batch_belong_to_the_user_who_submits_it(
+    service: HttpService, users: dict[str, str], make: Callable[..., Any]
+) -> None:
+    batch = {"model_name": "ocr", "tasks": [{"task_input": 1, "task_id": "one"}, {"task_input": 2, "task_id": "two"}]}
+    status, answer = service.ask("POST", f"{P}/queue/submit_batch", batch, token=users["ann"])
+    assert (status, answer["status"]) == (200, "success")
+    assert [query(service, "one", users[user])[0] for user in users] == [200, 404, 200, 200]
+    again = {"model_name": "ocr", "task_input": 1, "task_id": "one"}
+    assert service.ask("POST", f"{P}/queue/submit", again, token=users["ann"])[0] == 200
+    assert service.ask("POST", f"{P}/queue/submit_batch", batch, token=users["ann"])[1]["status"] == "success"
+    stub = make(StubInstance)
+    stub.hold_tasks()
+    register(service, stub)
+    until(lambda: query(service, "one")[1]["task_status"] == "scheduled", SECONDS)
+    report = {"task_id": "one", "instance_id": stub.address, "result": "read"}
+    assert service.ask("POST", f"{P}/result/submit", report, token=users["bob"])[0] == 404
+    assert service.ask("POST", f"{P}/result/submit", report, token=users["ann"])[0] == 200
+    assert query(service, "one", users["ann"])[1]["result"] == "read"
+    stub.release_tasks()
+
+
 def test_only_operators_and_the_owner_report_results(
     service: HttpService, users: dict[str, str], make: Callable[..., Any]
 ) -> None:
