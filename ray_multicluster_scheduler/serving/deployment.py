@@ -322,13 +322,24 @@ class Deployments:
         self._scheduler = scheduler
         self._all: dict[str, tuple[Deployment, asyncio.Task[None]]] = {}
 
-    async def add(self, options: DeploymentOptions, host: ReplicaHost, replica_ids: Iterable[str] = ()) -> Deployment:
-        """Start one, or continue that of an earlier process. Raises ConfigurationError if there is one of this name."""
+    async def add(self, options: DeploymentOptions, host: ReplicaHost) -> Deployment:
+        """Start one. Raises ConfigurationError if its name is that of another deployment, or of a model that other
+        instances serve: its replicas would get the requests for that model."""
         if options.name in self._all:
             raise ConfigurationError(
                 f"There is a deployment {options.name!r} already.",
                 next_step="choose another name, or delete that one first",
             )
+        others = ", ".join(row.address for row in self._scheduler.queue_info(options.name)[:3])
+        if others:
+            raise ConfigurationError(
+                f"The model {options.name!r} is served by other instances already: {others}.",
+                next_step="choose another name, or have an operator remove those instances first",
+            )
+        return self.resume(options, host, ())
+
+    def resume(self, options: DeploymentOptions, host: ReplicaHost, replica_ids: Iterable[str]) -> Deployment:
+        """Continue that of an earlier process."""
         made = Deployment(options, host, self._scheduler)
         work = asyncio.get_running_loop().create_task(made.run(replica_ids))
         self._all[options.name] = made, work

@@ -12,6 +12,7 @@ import pytest
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.blob_names import digest_of
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Role
+from tests.support.serving_instances import StubInstance
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.actor_service import ARGUMENTS, ActorService, an_actor
 
@@ -109,6 +110,28 @@ def test_roles_and_owners(service: ActorService) -> None:
     assert service.ask("DELETE", path, token=operator)[0] == 200
     until(lambda: service.ask("GET", path, token=ann)[0] == 404)
     until(lambda: {row["state"] for row in service.get("/api/v1/actors")["actors"]} == {"CANCELLED"})
+
+
+def test_a_submitter_cannot_take_over_a_model_of_others(service: ActorService) -> None:
+    ann, bob = (service.token_for(user, Role.SUBMITTER) for user in ("ann", "bob"))
+    stub = StubInstance()
+    try:
+        address = {"host": "127.0.0.1", "port": stub.port}
+        service.post(f"{P}/ti/register", address)
+        code, problem = deploy(service, bob)
+        assert (code, problem["error"]) == (422, "ConfigurationError")
+        assert f"'ocr' is served by other instances already: 127.0.0.1:{stub.port}" in problem["message"]
+        assert "operator" in problem["next_step"]
+        service.post(f"{P}/ti/remove", address)
+    finally:
+        stub.stop()
+    assert deploy(service, ann)[0] == 200
+    until(lambda: running(service, 1))
+    for values in ({}, {"id": "another"}):
+        assert deploy(service, bob, **values)[0] == 422
+    assert [row["ti_uuid"] for row in service.get(f"{P}/queue/info")["queues"]] == [
+        one["instance"] for one in status(service)["instances"]
+    ]
 
 
 @pytest.mark.parametrize("values", [{"name": "a/b"}, {"replicas": -1}, {"max_batch": 0}, {"concurrency": "x"}])

@@ -109,7 +109,9 @@ class World:
 
     async def deploy(self, replicas: int = 2, ids: Sequence[str] = (), **options: float) -> deployment.Deployment:
         made = DeploymentOptions.model_validate({"name": "ocr", "replicas": replicas, **options})
-        return await self.deployments.add(made, self.host, ids)
+        if ids:
+            return self.deployments.resume(made, self.host, ids)
+        return await self.deployments.add(made, self.host)
 
     async def healthy(self, number: int) -> None:
         await eventually(lambda: sum(row.healthy for row in self.scheduler.queue_info("ocr")) == number)

@@ -76,5 +76,5 @@ async def restore_deployments(runtime: ServiceRuntime, deployments: Deployments)
         document = json.loads(value)
         template, _ = decode_description(document["task"].encode(), runtime.store.cipher)
         host = ServiceReplicas(runtime, key.removeprefix(_KEY), template)
-        found = await deployments.add(DeploymentOptions(**document["options"]), host, document["replicas"])
+        found = deployments.resume(DeploymentOptions(**document["options"]), host, document["replicas"])
         found.deleted = document["deleted"]
