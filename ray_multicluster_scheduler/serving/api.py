@@ -348,7 +348,7 @@ async def task_events(websocket: WebSocket) -> None:
     access: Access = websocket.app.state.serving_access
     query = dict(websocket.query_params)
     try:
-        since = _since(query.pop("since", None), events.hub.number)
+        since = _since(query.pop("since", None), events.number)
         query.pop("ticket", None)
         wanted = EventFilter.parse({**query, "types": SERVING})
         reader = events.subscribe(wanted, only_owner=access.visible_owner(websocket))

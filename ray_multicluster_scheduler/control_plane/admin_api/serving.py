@@ -69,7 +69,7 @@ def add_serving(app: DocumentedApp, runtime: ServiceRuntime) -> None:
     settings = runtime.config.settings.serving
     app.state.serving = scheduler = SwarmPilotScheduler(loop=runtime.loop, journal=TaskJournal(runtime.store))
     scheduler.restore()
-    app.state.serving_events = TaskEvents(scheduler)
+    app.state.serving_events = TaskEvents(scheduler, runtime.event_publisher.hub)
     app.state.serving_access = ServiceAccess(settings.allow)
     prefixes = (PREFIX, "") if settings.legacy_routes else (PREFIX,)
     for prefix in prefixes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import socket
@@ -20,6 +21,9 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.access import Acc
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Role
 from ray_multicluster_scheduler.control_plane.admin_api.http.app import create_app
 from ray_multicluster_scheduler.control_plane.config.settings import Serving, Settings
+from ray_multicluster_scheduler.control_plane.store.records import OperationRecord
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import Event, EventFilter
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_hub import EventHub
 from tests.support.running_service import RunningService
 from tests.support.serving_instances import OpenAIStub, StubInstance
 from tests.unit.client_api.control_plane import until
@@ -369,7 +373,47 @@ def test_task_events_are_filtered_and_replayed(
         assert read(line, 1)[0]["type"] == "missed"
     with events_of(service, users["viewer"], since="x") as line, pytest.raises(Exception, match="1008"):
         line.recv(timeout=SECONDS)
-    assert service.ask("GET", "/api/v1/events?types=serving,transition")[0] == 422
+
+
+def test_task_events_and_those_of_items_come_in_one_stream(service: HttpService) -> None:
+    with events_of(service, service.token, "/api/v1/ws", types="serving,action") as line:
+        task_id = submit(service, service.token)
+        service.post(f"{P}/task/clear")
+        submit(service, service.token, task_id="later")
+        first, action, later = read(line, 3)
+    assert (first["type"], first["id"], later["id"]) == ("serving", task_id, "later")
+    assert (action["type"], action["subject"]) == ("action", "finished tasks of serving")
+    assert "number" not in first, "it has no place among the numbers of durable events"
+    hub = service.plane.runtime.event_publisher.hub
+    assert 0 < action["number"] <= hub.number == service.plane.store.last_event_number
+    with events_of(service, service.token, "/api/v1/ws", types="serving,action", since=action["number"] - 1) as line:
+        assert read(line, 1)[0]["number"] == action["number"]
+        submit(service, service.token, task_id="last")
+        assert read(line, 1)[0]["id"] == "last"
+    with events_of(service, service.token, since=0) as line:
+        assert len(hub) == 1, "readers of both routes are counted, and limited, together"
+        numbers = [one["number"] for one in read(line, 3)]
+    assert numbers == list(range(numbers[0], numbers[0] + 3))
+
+
+def test_a_slow_reader_of_one_stream_hears_of_the_durable_events_that_it_missed() -> None:
+    async def read_late() -> None:
+        hub = EventHub(lambda _: ("", "", ""), 5)
+        reader = hub.subscribe(EventFilter(types=frozenset({"serving", "action"})), after=5)
+        action = OperationRecord("action", "subject", 0.0, "user", b"{}")
+        flood = [Event("serving", {"id": str(number)}, number) for number in range(3_000)]
+        for expected in (None, (6, 6), None):
+            if expected:
+                hub.publish(6, [action])
+            for event in flood:
+                hub.publish_serving(event)
+            batch = await reader.take()
+            assert (batch.missed, batch.events[-1].fields["id"]) == (expected, "2999")
+        hub.publish(7, [action])
+        hub.publish_serving(flood[0])
+        assert [one.number for one in (await reader.take()).events] == [7, None]
+
+    asyncio.run(read_late())
 
 
 def test_an_event_reader_ends_with_its_token(service: HttpService, users: dict[str, str]) -> None:

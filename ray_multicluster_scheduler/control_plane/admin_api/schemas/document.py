@@ -66,7 +66,7 @@ PARAMETERS: Mapping[str, tuple[str, Any]] = {
     "token_id": ("The id of a token, which is not secret.", "k3v9x2ab"),
     "force": ("Revoke even the last token of an admin.", False),
     "types": (
-        "Any of transition, decision, cluster, action (these four by default), telemetry, with commas; or serving.",
+        "Any of transition, decision, cluster, action (these four by default), telemetry, serving, with commas.",
         "transition,decision",
     ),
     "id": ("Only events of these items, separated by commas.", "nightly-2026-11-15"),
