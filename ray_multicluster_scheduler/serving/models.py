@@ -341,7 +341,9 @@ class ReplicaStatus(_Model):
 
 class DeploymentStatus(DeploymentOptions):
     owner: str = ""
-    state: Literal["RUNNING", "STARTING", "DELETING"]
+    state: Literal["RUNNING", "STARTING", "DELETING", "RETRYING"] = Field(
+        description="RETRYING: the service failed to start, end or register replicas; the problem says why"
+    )
     running: int
     problem: str = Field(description="why the last replica ended by itself, or could not be submitted")
     instances: list[ReplicaStatus]
