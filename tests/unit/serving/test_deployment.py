@@ -222,12 +222,12 @@ async def test_an_unexpected_error_is_shown_and_tried_again(
 ) -> None:
     monkeypatch.setattr(deployment, "_FIRST_PAUSE_S", 0.05)
     async with world() as one:
-        one.host.refusal_after_start = True
+        one.host.refusal_after_start = one.host.refusal_to_find = True
         made = await one.deploy(replicas=1)
-        await eventually(lambda: made.status().state == "RETRYING")
-        assert "KeyError: 'an answer without an id'" in made.status().problem
-        assert "Traceback" in caplog.text
-        one.host.refusal_after_start = False
+        await eventually(lambda: "OSError: the store cannot be read" in made.status().problem)
+        assert made.status().state == "RETRYING"
+        assert "KeyError: 'an answer without an id'" in caplog.text
+        one.host.refusal_after_start = one.host.refusal_to_find = False
         await one.healthy(1)
         assert len(one.host.replicas) == 1, "the replica that was submitted was found, and no second one started"
         assert made.status().state == "RUNNING"
