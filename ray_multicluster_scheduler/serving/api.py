@@ -54,6 +54,7 @@ from ray_multicluster_scheduler.serving.task_tracker import TaskInfo
 CONFIG_VARIABLE = "RMCS_SERVING_CONFIG"
 STATE_VARIABLE = "RMCS_SERVING_STATE"
 MAX_BODY = 64 * 1024**2
+INSTANCE_SOCKET = "/ws/result_submit"
 _REGISTER_WITHIN_S = 10.0
 _GOING_AWAY, _POLICY_VIOLATION = 1001, 1008
 _STATUS: tuple[tuple[type[SchedulerError], int], ...] = (
@@ -252,7 +253,7 @@ async def set_strategy(request: Request, body: models.SetStrategyRequest) -> mod
 # ---- instances that connect
 
 
-@router.websocket("/ws/result_submit")
+@router.websocket(INSTANCE_SOCKET)
 async def instance_socket(websocket: WebSocket) -> None:
     """A registered instance gets its tasks and reports results over one socket."""
     await websocket.accept()
@@ -307,9 +308,9 @@ def _answers(scheduler: SwarmPilotScheduler, instance: str, text: str) -> list[d
         case "ping":
             return [{"type": "pong"}]
         case "task_ack":
-            success = bool(message.get("success", True))
-            scheduler.acknowledge(str(message.get("task_id")), instance, success, str(message.get("message") or ""))
-            return []
+            task_id, success = str(message.get("task_id")), bool(message.get("success", True))
+            known = scheduler.acknowledge(task_id, instance, success, str(message.get("message") or ""))
+            return [_ack(task_id, success=known, message="received" if known else "it is not given that task now")]
         case "result":
             return [_acknowledgement(scheduler, instance, message)]
         case "batch":
@@ -326,15 +327,14 @@ def _acknowledgement(scheduler: SwarmPilotScheduler, instance: str, message: Map
         body = models.TaskCompletionNotification.model_validate({"instance_id": instance, **message})
         first = _completed(scheduler, body)
     except ValidationError as error:
-        return {"type": "ack", "task_id": task_id, "success": False, "message": _first_problem(error.errors())}
+        return _ack(task_id, success=False, message=_first_problem(error.errors()))
     except SchedulerError as error:
-        return {"type": "ack", "task_id": task_id, "success": False, "message": str(error)}
-    return {
-        "type": "ack",
-        "task_id": task_id,
-        "success": True,
-        "message": "received" if first else "was received before",
-    }
+        return _ack(task_id, success=False, message=str(error))
+    return _ack(task_id, success=True, message="received" if first else "was received before")
+
+
+def _ack(task_id: str, *, success: bool, message: str) -> dict[str, Any]:
+    return {"type": "ack", "task_id": task_id, "success": success, "message": message}
 
 
 # ---- events

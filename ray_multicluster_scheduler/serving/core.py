@@ -290,12 +290,12 @@ class SwarmPilotScheduler(LoopOwner):
     def connect_instance(self, instance: str, send: Send) -> Callable[[], None]:
         """Send the tasks of an instance over its own connection from now on, until the returned function is called."""
         channel = self._instances.channels[instance]
-        channel.send = send
+        channel.connect(send)
 
         def disconnect() -> None:
             with self._lock:
                 if channel.send is send:
-                    channel.send = None
+                    channel.connect(None)
                 found = self._router.instances.get(instance)
                 for task in list(found.running.values()) if found is not None else ():
                     if task.socket is send and not task.acknowledged:
@@ -304,16 +304,17 @@ class SwarmPilotScheduler(LoopOwner):
 
         return disconnect
 
-    def acknowledge(self, task_id: str, instance: str, success: bool, message: str) -> None:
-        """An instance took a task that was sent over its connection, or refused it."""
+    def acknowledge(self, task_id: str, instance: str, success: bool, message: str) -> bool:
+        """An instance took a task that was sent over its connection, or refused it. False if it was not given it."""
         with self._lock:
             task = self._router.tasks.get(task_id)
             if task is None or task.instance is None or task.instance.uuid != instance or task.started is None:
-                return
+                return False
             if success:
                 self._acknowledged(task)
             else:
                 self.forward_failed(task, task.attempt, InstanceError(f"It refused the task: {message}."))
+            return True
 
     def models(self) -> list[ModelInfo]:
         """The models that have instances or waiting tasks."""

@@ -101,8 +101,18 @@ class InstanceChannel:
             self._unreachable(problem, gone=gone)
             self._probe_now.set()
 
+    def connect(self, send: Send | None) -> None:
+        """Send tasks over the instance's own connection from now on, or (None) no longer."""
+        self.send = send
+        self._probe_now.set()
+
     async def probe(self) -> None:
-        """Ask the instance what it serves. Raises InstanceError."""
+        """Ask the instance what it serves. One that is connected need not answer HTTP if its registration names its
+        model. Raises InstanceError."""
+        if self.send is not None and self.model is not None:
+            self.problem = ""
+            self._reports.probed(self.uuid, (self.model,), self.concurrency or 1)
+            return
         try:
             async with asyncio.timeout(_PROBE_TIMEOUT_S):
                 if self.kind is InstanceKind.OPENAI:

@@ -119,7 +119,9 @@ def test_an_instance_over_one_socket(scheduler: ServingProcess, instance: Start)
             ("task", ids[n], n) for n in range(3)
         ]
         for one in ids:
-            connection.send(json.dumps({"type": "task_ack", "task_id": one, "success": True}))
+            received = {"type": "ack", "task_id": one, "success": True, "message": "received"}
+            assert call({"type": "task_ack", "task_id": one, "success": True}) == received
+        assert not call({"type": "task_ack", "task_id": "unknown"})["success"]
         assert call({"type": "ping"}) == {"type": "pong"}
         results = [{"task_id": one, "execution_time": 2, "result": one} for one in ids]
         assert call({"type": "result", **results[0]}) == {

@@ -188,6 +188,12 @@ def test_an_instance_connects_with_the_token_of_an_operator(service: HttpService
     with events_of(service, users["operator"], f"{P}/ws/result_submit") as line:
         line.send(json.dumps({"type": "register", "instance_id": f"{HOST}:{body['port']}"}))
         assert read(line, 1)[0]["type"] == "registered"
+        until(lambda: service.get(f"{P}/health")["healthy_instances"] == 1, SECONDS)  # it does not answer HTTP
+        task_id = submit(service, users["ann"])
+        assert read(line, 1)[0]["task_id"] == task_id
+        line.send(json.dumps({"type": "result", "task_id": task_id, "result": "x" * 2**20}))
+        assert read(line, 1)[0]["success"]
+        assert len(finished(service, task_id)["result"]) == 2**20
         token = next(one["id"] for one in service.get("/api/v1/tokens")["tokens"] if one["user"] == "operator")
         service.ask("DELETE", f"/api/v1/tokens/{token}")
         with pytest.raises(Exception, match="1008"):
