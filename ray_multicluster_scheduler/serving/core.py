@@ -340,8 +340,9 @@ class SwarmPilotScheduler(LoopOwner):
         return self._instances.channels[instance].problem
 
     def queue_info(self, model: str | None = None) -> list[QueueInfoItem]:
-        """The queue of each instance (of one model)."""
+        """The queue of each instance (of one model), and how good the predictions for it were."""
         now = time.monotonic()
+        accuracy = {(name, uuid): one for name, uuid, one in self.predictor.accuracy()}
         with self._lock:
             rows = []
             for instance in self._router.instances.values():
@@ -356,9 +357,12 @@ class SwarmPilotScheduler(LoopOwner):
                         length=instance.length,
                         running=len(instance.running),
                         healthy=instance.accepts,
+                        relative_error=None if known is None else known.relative_error,
+                        within_p90=None if known is None else known.covered,
                     )
                     for name in instance.models or ("",)  # not known before its first answer
                     if model in {None, name}
+                    for known in (accuracy.get((name, instance.uuid)),)
                 ]
             return rows
 

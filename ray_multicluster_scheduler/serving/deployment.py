@@ -230,10 +230,9 @@ class Deployment:
     def status(self) -> DeploymentStatus:
         """Its options, and each replica: item, cluster, state, reason, queue, and how good the predictions were."""
         queues = {row.ti_uuid: row for row in self._scheduler.queue_info(self.options.name)}
-        accuracy = {instance: one for _, instance, one in self._scheduler.predictor.accuracy()}
         rows = []
         for replica_id, one in self._live.items():
-            queue, known = queues.get(one.instance or ""), accuracy.get(one.instance or "")
+            queue = queues.get(one.instance or "")
             rows.append(
                 ReplicaStatus(
                     id=replica_id,
@@ -243,8 +242,8 @@ class Deployment:
                     instance=one.instance,
                     length=0 if queue is None else queue.length,
                     waiting_time_expect=0.0 if queue is None else queue.waiting_time_expect,
-                    relative_error=None if known is None else known.relative_error,
-                    within_p90=None if known is None else known.covered,
+                    relative_error=None if queue is None else queue.relative_error,
+                    within_p90=None if queue is None else queue.within_p90,
                 )
             )
         running = sum(row.state == TaskState.RUNNING for row in rows)

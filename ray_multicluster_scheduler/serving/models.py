@@ -216,6 +216,10 @@ class QueueInfoItem(_Model):
     length: int = Field(description="tasks that are charged there, running ones included")
     running: int
     healthy: bool
+    relative_error: float | None = Field(default=None, description="of predicted times; null: none yet")
+    within_p90: float | None = Field(
+        default=None, description="the part of recent requests that was faster than its stated p90"
+    )
 
 
 class QueueInfoResponse(_Model):
@@ -336,7 +340,7 @@ class ReplicaStatus(_Model):
     length: int = Field(description="requests that are charged there")
     waiting_time_expect: float = Field(description="ms")
     relative_error: float | None = Field(description="of predicted times; null: none yet")
-    within_p90: float | None = Field(description="the part of requests that was faster than its stated p90")
+    within_p90: float | None = Field(description="the part of recent requests that was faster than its stated p90")
 
 
 class DeploymentStatus(DeploymentOptions):
