@@ -395,8 +395,16 @@ def _since(given: str | None, now: int) -> int:
 
 @router.get("/v1/models")
 async def v1_models(request: Request) -> models.V1ModelsResponse:
-    """The models, in the shape of OpenAI's API."""
-    return models.V1ModelsResponse(data=[models.V1Model(id=one.model_name) for one in _scheduler(request).models()])
+    """The models that /v1 serves, in the shape of OpenAI's API."""
+    return models.V1ModelsResponse(data=[models.V1Model(id=one) for one in _scheduler(request).v1_models()])
+
+
+@router.get("/v1/models/{model_id:path}")
+async def v1_model(request: Request, model_id: str) -> models.V1Model:
+    """One of them."""
+    if model_id not in _scheduler(request).v1_models():
+        raise UnknownItemError(f"/v1 serves no model {model_id}.", next_step="use one of GET /v1/models")
+    return models.V1Model(id=model_id)
 
 
 @router.post("/v1/{path:path}")
@@ -435,7 +443,7 @@ def _access(request: Request) -> Access:
 
 def _visible(request: Request, task_id: str, owner: str | None) -> TaskInfo:
     """The task, if it is of this owner (None: of anybody). Raises UnknownItemError."""
-    info = _scheduler(request).task_tracker.get_task_info(task_id)
+    info = _scheduler(request).task_tracker.find(task_id)
     if info is None or owner not in {None, info.owner}:
         raise unknown_task(task_id)
     return info
@@ -476,7 +484,9 @@ def problem(status: int, code: str, message: str) -> dict[str, Any]:
 
 def problem_of(error: SchedulerError, *, openai: bool = False) -> dict[str, Any]:
     status = next((number for kind, number in _STATUS if isinstance(error, kind)), 503)
-    return problem(400 if openai and status == 422 else status, error.code, str(error))  # as OpenAI's API answers
+    if openai:  # as OpenAI's API answers; 409 would say that the request is wrong
+        status = {422: 400, 409: 502}.get(status, status)
+    return problem(status, error.code, str(error))
 
 
 def _problem_headers(document: Mapping[str, Any]) -> dict[str, str]:
@@ -520,7 +530,8 @@ class HotPath:
                 access.check_submit(connection)
             body = await _read(receive)
             if openai:
-                await PassThrough(self._state.serving, access.private_headers)(scope, receive, send, body, prefix)
+                passed = PassThrough(self._state.serving, access.owner(connection), access.private_headers)
+                await passed(scope, receive, send, body, prefix)
             elif submits:
                 request = _submission(body)
                 answer = await submitted(self._state.serving, request, access.owner(connection))

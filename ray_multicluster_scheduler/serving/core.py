@@ -335,6 +335,12 @@ class SwarmPilotScheduler(LoopOwner):
                 )
             return rows
 
+    def v1_models(self) -> list[str]:
+        """The models that /v1 serves."""
+        with self._lock:
+            able = [one for one in self._router.instances.values() if one.openai and not one.draining]
+            return sorted({model for one in able for model in one.models})
+
     def instance_problem(self, instance: str) -> str:
         """Why an instance is not used; empty if it is healthy."""
         return self._instances.channels[instance].problem
@@ -439,7 +445,7 @@ class SwarmPilotScheduler(LoopOwner):
 
     # ---- pass-through requests, on the event loop
 
-    def open_request(self, task: Task) -> None:
+    def open_request(self, task: Task, owner: str = "") -> None:
         """Place a request that its caller forwards when ``task.slot`` is set. Raises UnknownItemError for an unknown
         model, ServiceUnavailableError without an instance that answers, QueueFullError over ``max_waiting``."""
         with self._lock:
@@ -449,6 +455,7 @@ class SwarmPilotScheduler(LoopOwner):
                 raise queue_full(task.id, task.model, self.max_waiting)
             self._router.submit(task, task.arrived)
             self._carry_out()
+            self.task_tracker.keep_request(task, owner)
 
     def close_request(self, task: Task, *, learn: bool, problem: str = "") -> None:
         """The request has ended."""
@@ -462,9 +469,8 @@ class SwarmPilotScheduler(LoopOwner):
                     now = time.monotonic()
                     total, execution = (now - task.arrived) * 1000, (now - task.started) * 1000
                     self.task_tracker.record_times(task.model, instance.uuid, total, execution)
+            self.task_tracker.end_request(task, completed=learn, problem=problem)
             self._router.finish(task, time.monotonic(), learn=learn)
-            outcome = "completed" if learn else "failed" if problem else "abandoned"
-            self.task_tracker.outcomes[task.model, outcome] += 1
             if instance is not None:
                 self._forget_if_empty(instance.uuid)
             self._carry_out()

@@ -266,6 +266,8 @@ class TaskExplainResponse(_Model):
 
 
 class V1Model(_Model):
+    """GET /v1/models/{id}, in the shape of OpenAI's API."""
+
     id: str
     object: Literal["model"] = "model"
     owned_by: str = "ray_multicluster_scheduler"

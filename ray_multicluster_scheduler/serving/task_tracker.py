@@ -16,11 +16,13 @@ from typing import Any
 
 from ray_multicluster_scheduler.serving.errors import not_finished, result_of, unknown_task
 from ray_multicluster_scheduler.serving.models import TaskStatus
+from ray_multicluster_scheduler.serving.router.ledger import Task
 
 _TASK_OVERHEAD_BYTES = 600
 """Memory of a record without its result and error."""
 _RECENT_TIMES = 512
 _MAX_TIMINGS = 1_000
+_MAX_REQUESTS = 10_000
 """Pairs of model and instance; the oldest ones are forgotten, since instances come and go."""
 
 
@@ -47,6 +49,11 @@ class TaskInfo:
     size: int = 0
     owner: str = ""
     """The user who submitted it; empty where callers are not told apart."""
+
+    def place(self, task: Task) -> None:
+        """Copy where a request is now, and why."""
+        self.ti_uuid = task.instance.uuid if task.instance is not None else None
+        self.decision, self.reason = task.decision, task.decision.reason if task.decision is not None else ""
 
 
 @dataclass(slots=True)
@@ -98,6 +105,8 @@ class TaskTracker:
         self._ended = False
         self.on_forgotten: Callable[[list[str]], object] | None = None
         """Called with the ids of finished tasks that were pruned or removed; must not block, or call the tracker."""
+        self._requests: dict[str, TaskInfo] = {}
+        """The newest requests that are no tasks."""
         self._timings: dict[tuple[str, str], dict[str, Timing]] = {}
         self.outcomes: Counter[tuple[str, str]] = Counter()
         """Ended requests by model and outcome."""
@@ -186,6 +195,10 @@ class TaskTracker:
             self._prune()
             return self._live.get(task_id) or self._finished.get(task_id)
 
+    def find(self, request_id: str) -> TaskInfo | None:
+        """A task, or a request that is no task."""
+        return self.get_task_info(request_id) or self._requests.get(request_id)
+
     def counts(self) -> dict[TaskStatus, int]:
         """The number of tasks in each state."""
         with self._lock:
@@ -264,7 +277,7 @@ class TaskTracker:
 
     def explain(self, task_id: str) -> dict[str, Any]:
         """State and instance of a task, and how that was chosen. Raises UnknownItemError."""
-        info = self.get_task_info(task_id)
+        info = self.find(task_id)
         if info is None:
             raise unknown_task(task_id)
         decision = info.decision
@@ -285,6 +298,26 @@ class TaskTracker:
             yield
         finally:
             self.discard_callback(task_id, callback)
+
+    def keep_request(self, task: Task, owner: str) -> None:
+        """Remember a request that is no task, for queries; in memory only, and the newest only."""
+        state = TaskStatus.QUEUED if task.started is None else TaskStatus.SCHEDULED
+        info = TaskInfo(task.id, task.model, None, state, self._clock(), owner=owner)
+        info.place(task)
+        with self._lock:
+            self._requests[task.id] = info
+            if len(self._requests) > _MAX_REQUESTS:
+                del self._requests[next(iter(self._requests))]
+
+    def end_request(self, task: Task, *, completed: bool, problem: str) -> None:
+        """A request that is no task has ended; without a result or problem its client left, or it was refused."""
+        with self._lock:
+            self.outcomes[task.model, "completed" if completed else "failed" if problem else "abandoned"] += 1
+            info = self._requests.get(task.id)
+            if info is not None:
+                info.place(task)
+                info.task_status = TaskStatus.COMPLETED if completed else TaskStatus.FAILED
+                info.error = None if completed else problem or "the client left, or the instance refused the request"
 
     def record_times(self, model: str, instance: str, total: float, execution: float) -> None:
         """Add the times (ms) of a request that is no task."""

@@ -58,6 +58,7 @@ _RULES = {
     "/queue/info": Rule.KNOWN,
     "/models": Rule.KNOWN,
     "/v1/models": Rule.KNOWN,
+    "/v1/models/{model_id:path}": Rule.KNOWN,
     "/health": Rule.KNOWN,
 }
 _CHAT = {"model": "small-llm", "messages": [{"role": "user", "content": "hello"}]}

@@ -210,11 +210,15 @@ def test_the_openai_client_works_with_a_token_that_no_instance_gets(
     uuid = register(service, stub, kind="openai")
     with client_of(service, users["ann"]) as client:
         assert [one.id for one in client.models.list()] == ["small-llm"]
+        assert client.models.retrieve("small-llm").id == "small-llm"
         raw = client.chat.completions.with_raw_response.create(
             model="small-llm", messages=MESSAGES, extra_headers={"Cookie": "rmcs_session=secret", "x-own": "kept"}
         )
         assert raw.parse().choices[0].message.content == "three two one"
         assert raw.headers["x-rmcs-instance"] == uuid
+        path = f"{P}/task/explain?task_id={raw.headers['x-rmcs-task-id']}"
+        assert service.ask("GET", path, token=users["ann"])[1]["instance"] == uuid
+        assert service.ask("GET", path, token=users["bob"])[0] == 404
         stream = client.chat.completions.create(model="small-llm", messages=MESSAGES, stream=True)
         assert [chunk.choices[0].delta.content for chunk in stream] == ["three ", "two ", "one "]
         with pytest.raises(openai.NotFoundError) as unknown:
@@ -318,7 +322,7 @@ def test_a_service_process_routes_rests_and_ends_with_an_instance_and_an_open_st
     with RunningService(fleet, tmp_path / "state") as service:
         client = openai.OpenAI(base_url=f"{service.address}{P}/v1", api_key=service.token, timeout=SECONDS)
         with client:
-            until(lambda: len(list(client.models.list())) == 2, SECONDS)
+            until(lambda: len(list(client.models.list())) == 1, SECONDS)
             process = psutil.Process(service.process.pid)
             before = sum(process.cpu_times()[:2])
             time.sleep(3.0)

@@ -79,6 +79,7 @@ PARAMETERS: Mapping[str, tuple[str, Any]] = {
     "task_id": ("The id of a task of serving.", "page-1"),
     "model_name": ("Only instances of this model.", "ocr"),
     "model": ("Only events of serving, of this model.", "ocr"),
+    "model_id": ("The name of a model of `/v1/models`.", "small-llm"),
     "path": ("The rest of a path of OpenAI's API.", "chat/completions"),
 }
 """Description and example of each parameter, by its name, or by path and name where that means something else."""
