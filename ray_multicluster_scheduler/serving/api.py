@@ -39,7 +39,7 @@ from ray_multicluster_scheduler.common.exception import (
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import SERVING, EventFilter, missed_event
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_hub import Subscription
 from ray_multicluster_scheduler.serving import models
-from ray_multicluster_scheduler.serving.config import apply_config, read_config
+from ray_multicluster_scheduler.serving.config import ServingConfig, apply_config, read_config
 from ray_multicluster_scheduler.serving.core import SwarmPilotScheduler
 from ray_multicluster_scheduler.serving.errors import BodyTooLargeError, TaskIdTakenError, unknown_task
 from ray_multicluster_scheduler.serving.events import TaskEvents
@@ -245,7 +245,11 @@ async def health(request: Request) -> models.HealthResponse:
 @router.post("/scheduler/set")
 async def set_strategy(request: Request, body: models.SetStrategyRequest) -> models.SetStrategyResponse:
     """Use another strategy from the next request on; what is charged stays."""
-    _scheduler(request).set_strategy(body.name, body.model_name)
+    scheduler = _scheduler(request)
+    scheduler.set_strategy(body.name, body.model_name)
+    if scheduler.journal is not None:
+        scheduler.journal.save_strategy(body.model_name, body.name)
+        await scheduler.durable()
     await _access(request).record(request, f"set strategy {body.name}", body.model_name or "all models")
     return models.SetStrategyResponse()
 
@@ -616,13 +620,12 @@ async def _metrics(request: Request) -> Response:
 async def start_scheduler(config: str | None, state: str | None, resources: ExitStack) -> SwarmPilotScheduler:
     """A scheduler on the running loop, with the instances of a configuration file and what a state folder keeps;
     ``resources`` closes the folder."""
-    content = read_config(config) if config else None
+    content = read_config(config) if config else ServingConfig.model_validate({})
     journal = resources.enter_context(open_journal(state)) if state else None
     scheduler = SwarmPilotScheduler(loop=asyncio.get_running_loop(), journal=journal)
     if journal is not None:
         scheduler.restore()
-    if content is not None:
-        await apply_config(content, scheduler)
+    await apply_config(content, scheduler)
     return scheduler
 
 

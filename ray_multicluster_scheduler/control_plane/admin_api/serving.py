@@ -33,7 +33,7 @@ from ray_multicluster_scheduler.control_plane.config.home import expanded
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_hub import Subscription
 from ray_multicluster_scheduler.serving import SwarmPilotScheduler, api
-from ray_multicluster_scheduler.serving.config import apply_settings, read_config
+from ray_multicluster_scheduler.serving.config import ServingConfig, apply_settings, read_config
 from ray_multicluster_scheduler.serving.events import TaskEvents
 from ray_multicluster_scheduler.serving.journal import TaskJournal
 
@@ -76,11 +76,11 @@ def add_serving(app: DocumentedApp, runtime: ServiceRuntime) -> None:
     for prefix in prefixes:
         app.include_router(_with_rules(api.router, prefix))
     app.add_middleware(api.HotPath, state=app.state, prefixes=prefixes)
-    if settings.config is not None:
-        config = read_config(expanded(settings.config, "serving.config"))
-        apply_settings(config, scheduler)
-        for one in config.instances:
-            runtime.spawn(scheduler.register_async(one))
+    file = None if settings.config is None else expanded(settings.config, "serving.config")
+    config = ServingConfig.model_validate({}) if file is None else read_config(file)
+    apply_settings(config, scheduler)
+    for one in config.instances:
+        runtime.spawn(scheduler.register_async(one))
 
 
 class ServiceAccess(api.Access):

@@ -21,9 +21,11 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.access import Acc
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Role
 from ray_multicluster_scheduler.control_plane.admin_api.http.app import create_app
 from ray_multicluster_scheduler.control_plane.config.settings import Serving, Settings
+from ray_multicluster_scheduler.control_plane.store import Change
 from ray_multicluster_scheduler.control_plane.store.records import OperationRecord
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import Event, EventFilter
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_hub import EventHub
+from ray_multicluster_scheduler.serving import RoundRobinStrategy, register_strategy
 from tests.support.running_service import RunningService
 from tests.support.serving_instances import OpenAIStub, StubInstance
 from tests.unit.client_api.control_plane import until
@@ -307,6 +309,43 @@ def test_config_names_instances_and_strategies(make: Callable[..., Any], tmp_pat
     until(lambda: service.get(f"{P}/models")["models"], SECONDS)
     (model,) = service.get(f"{P}/models")["models"]
     assert (model["model_name"], model["strategy"]) == ("ocr", "round_robin")
+
+
+def test_what_was_set_and_what_the_config_dropped_outlive_a_restart(
+    make: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stays, dropped, registered = make(StubInstance), make(StubInstance), make(StubInstance)
+    file = tmp_path / "serving.yaml"
+    file.write_text(f"strategy: round_robin\ninstances: ['{stays.address}', '{dropped.address}']\n")
+    service = make(serving={"config": str(file)})
+    uuid = register(service, registered)
+
+    def addresses() -> set[str]:
+        return {row["address"] for row in service.get(f"{P}/queue/info")["queues"]}
+
+    until(lambda: addresses() == {stays.address, dropped.address, registered.address}, SECONDS)
+    for body in ({"name": "power_of_two"}, {"name": "weighted", "model_name": "llm"}):
+        service.post(f"{P}/scheduler/set", body)
+    submit(service, service.token, model_name="llm")
+    service.plane.store.write(Change(settings={"serving-strategy:other": b"gone"})).result()
+    file.write_text(f"strategy: round_robin\ninstances: ['localhost:{stays.port}']\n")
+    service.restart()
+    assert addresses() == {stays.address, registered.address}
+    assert register(service, registered) == uuid
+    strategies = {one["model_name"]: one["strategy"] for one in service.get(f"{P}/models")["models"]}
+    assert strategies == {"ocr": "power_of_two", "llm": "weighted"}
+    assert "the strategy gone that was set for other is not used" in caplog.text
+
+
+def test_models_show_the_registered_name_of_a_strategy(service: HttpService) -> None:
+    class Own(RoundRobinStrategy):
+        name = "another name"
+
+    register_strategy("own-for-test-models", Own)
+    service.post(f"{P}/scheduler/set", {"name": "own-for-test-models"})
+    submit(service, service.token)
+    (model,) = service.get(f"{P}/models")["models"]
+    assert model["strategy"] == "own-for-test-models"
 
 
 def test_a_service_process_routes_rests_and_ends_with_an_instance_and_an_open_stream(
