@@ -196,13 +196,13 @@ async def all_tasks(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
     after: Annotated[int, Query(ge=0, le=2**53)] = 0,
 ) -> models.AllTasksResponse:
-    """All tasks in pages: the finished ones in the order in which they finished, then the others."""
+    """All tasks in pages, in the order of their submission."""
     tracker, owner = _scheduler(request).task_tracker, _access(request).visible_owner(request)
-    total = tracker.count_tasks(owner)
+    page = tracker.list_tasks(limit + 1, after, owner)
     return models.AllTasksResponse(
-        total_tasks=total,
-        tasks=[_task(info) for info in tracker.list_tasks(limit, after, owner)],
-        next=str(after + limit) if after + limit < total else None,
+        total_tasks=tracker.count_tasks(owner),
+        tasks=[_task(info) for info in page[:limit]],
+        next=str(page[limit - 1].number) if len(page) > limit else None,
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
 import json
 import threading
 import time
@@ -11,7 +13,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 from ray_multicluster_scheduler.serving.errors import not_finished, result_of, unknown_task
@@ -49,6 +50,8 @@ class TaskInfo:
     size: int = 0
     owner: str = ""
     """The user who submitted it; empty where callers are not told apart."""
+    number: int = 0
+    """Of the tasks of this process, from 1, in the order in which they were submitted or restored."""
 
     def place(self, task: Task) -> None:
         """Copy where a request is now, and why."""
@@ -100,6 +103,7 @@ class TaskTracker:
         self._finished: dict[str, TaskInfo] = {}
         """In the order in which they finished."""
         self._finished_bytes = 0
+        self._numbers = itertools.count(1)
         self._counts: Counter[TaskStatus] = Counter()
         self._callbacks: dict[str, list[Callable[[TaskInfo], object]]] = {}
         self._ended = False
@@ -123,6 +127,7 @@ class TaskTracker:
         with self._lock:
             if task_id in self._live or task_id in self._finished:
                 raise ValueError(f"the task id {task_id!r} is taken")
+            info.number = next(self._numbers)
             self._live[task_id] = info
             self._counts[TaskStatus.QUEUED] += 1
             self._prune()
@@ -131,6 +136,7 @@ class TaskTracker:
     def restore(self, info: TaskInfo) -> None:
         """Record a task of an earlier process; finished ones in the order in which they finished."""
         with self._lock:
+            info.number = next(self._numbers)
             self._counts[info.task_status] += 1
             if info.task_status.finished:
                 info.size = _TASK_OVERHEAD_BYTES + len(info.error or "") + _size_of(info.result)
@@ -205,12 +211,12 @@ class TaskTracker:
             self._prune()
             return {status: self._counts[status] for status in TaskStatus}
 
-    def list_tasks(self, limit: int = 1000, offset: int = 0, owner: str | None = None) -> list[TaskInfo]:
-        """A page of all tasks (of one owner): the finished ones in the order in which they finished, then the rest."""
+    def list_tasks(self, limit: int = 1000, after: int = 0, owner: str | None = None) -> list[TaskInfo]:
+        """A page of all tasks (of one owner), by number: those after this one."""
         with self._lock:
             self._prune()
-            wanted = self._all() if owner is None else (info for info in self._all() if info.owner == owner)
-            return list(islice(wanted, offset, offset + limit))
+            wanted = (info for info in self._all() if info.number > after and owner in {None, info.owner})
+            return heapq.nsmallest(limit, wanted, key=lambda info: info.number)
 
     def on_finished(self, task_id: str, callback: Callable[[TaskInfo], object]) -> bool:
         """Call back once when the task has finished, now if it has. False if it is unknown."""
