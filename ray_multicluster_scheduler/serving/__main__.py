@@ -12,7 +12,7 @@ import uvicorn
 
 from ray_multicluster_scheduler.common.exception import SchedulerError
 from ray_multicluster_scheduler.common.logging import configure
-from ray_multicluster_scheduler.serving.api import CONFIG_VARIABLE, STATE_VARIABLE, app
+from ray_multicluster_scheduler.serving.api import CONFIG_VARIABLE, MAX_BODY, STATE_VARIABLE, app
 from ray_multicluster_scheduler.serving.config import read_config
 
 PORT = 8102
@@ -53,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         app,
         port=options.port,
         access_log=False,
+        ws_max_size=MAX_BODY,
         lifespan="on",  # otherwise a failed start would leave a server that answers 500 to everything
         proxy_headers=False,
         timeout_graceful_shutdown=_CLOSE_TIMEOUT_S,

@@ -39,7 +39,7 @@ from ray_multicluster_scheduler.common.exception import (
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import SERVING, EventFilter, missed_event
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_hub import Subscription
 from ray_multicluster_scheduler.serving import models
-from ray_multicluster_scheduler.serving.config import apply_config, read_config
+from ray_multicluster_scheduler.serving.config import ServingConfig, apply_config, read_config
 from ray_multicluster_scheduler.serving.core import SwarmPilotScheduler
 from ray_multicluster_scheduler.serving.errors import BodyTooLargeError, TaskIdTakenError, unknown_task
 from ray_multicluster_scheduler.serving.events import TaskEvents
@@ -54,6 +54,7 @@ from ray_multicluster_scheduler.serving.task_tracker import TaskInfo
 CONFIG_VARIABLE = "RMCS_SERVING_CONFIG"
 STATE_VARIABLE = "RMCS_SERVING_STATE"
 MAX_BODY = 64 * 1024**2
+INSTANCE_SOCKET = "/ws/result_submit"
 _REGISTER_WITHIN_S = 10.0
 _GOING_AWAY, _POLICY_VIOLATION = 1001, 1008
 _STATUS: tuple[tuple[type[SchedulerError], int], ...] = (
@@ -152,7 +153,7 @@ async def submit_batch(request: Request, body: models.QueueBatchSubmitRequest) -
     """Submit many tasks for one model in one pass; each may be refused for itself."""
     tasks = [(one.task_id, one.task_input, one.metadata) for one in body.tasks]
     scheduler = _scheduler(request)
-    accepted = scheduler.submit(body.model_name, tasks)
+    accepted = scheduler.submit(body.model_name, tasks, _access(request).owner(request))
     await scheduler.durable()
     results = [
         models.BatchTaskResult(index=index, status="error", task_id=one.task_id, error=str(one))
@@ -195,13 +196,13 @@ async def all_tasks(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
     after: Annotated[int, Query(ge=0, le=2**53)] = 0,
 ) -> models.AllTasksResponse:
-    """All tasks in pages: the finished ones in the order in which they finished, then the others."""
+    """All tasks in pages, in the order of their submission."""
     tracker, owner = _scheduler(request).task_tracker, _access(request).visible_owner(request)
-    total = tracker.count_tasks(owner)
+    page = tracker.list_tasks(limit + 1, after, owner)
     return models.AllTasksResponse(
-        total_tasks=total,
-        tasks=[_task(info) for info in tracker.list_tasks(limit, after, owner)],
-        next=str(after + limit) if after + limit < total else None,
+        total_tasks=tracker.count_tasks(owner),
+        tasks=[_task(info) for info in page[:limit]],
+        next=str(page[limit - 1].number) if len(page) > limit else None,
     )
 
 
@@ -244,7 +245,11 @@ async def health(request: Request) -> models.HealthResponse:
 @router.post("/scheduler/set")
 async def set_strategy(request: Request, body: models.SetStrategyRequest) -> models.SetStrategyResponse:
     """Use another strategy from the next request on; what is charged stays."""
-    _scheduler(request).set_strategy(body.name, body.model_name)
+    scheduler = _scheduler(request)
+    scheduler.set_strategy(body.name, body.model_name)
+    if scheduler.journal is not None:
+        scheduler.journal.save_strategy(body.model_name, body.name)
+        await scheduler.durable()
     await _access(request).record(request, f"set strategy {body.name}", body.model_name or "all models")
     return models.SetStrategyResponse()
 
@@ -252,7 +257,7 @@ async def set_strategy(request: Request, body: models.SetStrategyRequest) -> mod
 # ---- instances that connect
 
 
-@router.websocket("/ws/result_submit")
+@router.websocket(INSTANCE_SOCKET)
 async def instance_socket(websocket: WebSocket) -> None:
     """A registered instance gets its tasks and reports results over one socket."""
     await websocket.accept()
@@ -307,9 +312,9 @@ def _answers(scheduler: SwarmPilotScheduler, instance: str, text: str) -> list[d
         case "ping":
             return [{"type": "pong"}]
         case "task_ack":
-            success = bool(message.get("success", True))
-            scheduler.acknowledge(str(message.get("task_id")), instance, success, str(message.get("message") or ""))
-            return []
+            task_id, success = str(message.get("task_id")), bool(message.get("success", True))
+            known = scheduler.acknowledge(task_id, instance, success, str(message.get("message") or ""))
+            return [_ack(task_id, success=known, message="received" if known else "it is not given that task now")]
         case "result":
             return [_acknowledgement(scheduler, instance, message)]
         case "batch":
@@ -326,15 +331,14 @@ def _acknowledgement(scheduler: SwarmPilotScheduler, instance: str, message: Map
         body = models.TaskCompletionNotification.model_validate({"instance_id": instance, **message})
         first = _completed(scheduler, body)
     except ValidationError as error:
-        return {"type": "ack", "task_id": task_id, "success": False, "message": _first_problem(error.errors())}
+        return _ack(task_id, success=False, message=_first_problem(error.errors()))
     except SchedulerError as error:
-        return {"type": "ack", "task_id": task_id, "success": False, "message": str(error)}
-    return {
-        "type": "ack",
-        "task_id": task_id,
-        "success": True,
-        "message": "received" if first else "was received before",
-    }
+        return _ack(task_id, success=False, message=str(error))
+    return _ack(task_id, success=True, message="received" if first else "was received before")
+
+
+def _ack(task_id: str, *, success: bool, message: str) -> dict[str, Any]:
+    return {"type": "ack", "task_id": task_id, "success": success, "message": message}
 
 
 # ---- events
@@ -348,7 +352,7 @@ async def task_events(websocket: WebSocket) -> None:
     access: Access = websocket.app.state.serving_access
     query = dict(websocket.query_params)
     try:
-        since = _since(query.pop("since", None), events.hub.number)
+        since = _since(query.pop("since", None), events.number)
         query.pop("ticket", None)
         wanted = EventFilter.parse({**query, "types": SERVING})
         reader = events.subscribe(wanted, only_owner=access.visible_owner(websocket))
@@ -395,8 +399,16 @@ def _since(given: str | None, now: int) -> int:
 
 @router.get("/v1/models")
 async def v1_models(request: Request) -> models.V1ModelsResponse:
-    """The models, in the shape of OpenAI's API."""
-    return models.V1ModelsResponse(data=[models.V1Model(id=one.model_name) for one in _scheduler(request).models()])
+    """The models that /v1 serves, in the shape of OpenAI's API."""
+    return models.V1ModelsResponse(data=[models.V1Model(id=one) for one in _scheduler(request).v1_models()])
+
+
+@router.get("/v1/models/{model_id:path}")
+async def v1_model(request: Request, model_id: str) -> models.V1Model:
+    """One of them."""
+    if model_id not in _scheduler(request).v1_models():
+        raise UnknownItemError(f"/v1 serves no model {model_id}.", next_step="use one of GET /v1/models")
+    return models.V1Model(id=model_id)
 
 
 @router.post("/v1/{path:path}")
@@ -435,7 +447,7 @@ def _access(request: Request) -> Access:
 
 def _visible(request: Request, task_id: str, owner: str | None) -> TaskInfo:
     """The task, if it is of this owner (None: of anybody). Raises UnknownItemError."""
-    info = _scheduler(request).task_tracker.get_task_info(task_id)
+    info = _scheduler(request).task_tracker.find(task_id)
     if info is None or owner not in {None, info.owner}:
         raise unknown_task(task_id)
     return info
@@ -476,7 +488,9 @@ def problem(status: int, code: str, message: str) -> dict[str, Any]:
 
 def problem_of(error: SchedulerError, *, openai: bool = False) -> dict[str, Any]:
     status = next((number for kind, number in _STATUS if isinstance(error, kind)), 503)
-    return problem(400 if openai and status == 422 else status, error.code, str(error))  # as OpenAI's API answers
+    if openai:  # as OpenAI's API answers; 409 would say that the request is wrong
+        status = {422: 400, 409: 502}.get(status, status)
+    return problem(status, error.code, str(error))
 
 
 def _problem_headers(document: Mapping[str, Any]) -> dict[str, str]:
@@ -520,7 +534,8 @@ class HotPath:
                 access.check_submit(connection)
             body = await _read(receive)
             if openai:
-                await PassThrough(self._state.serving, access.private_headers)(scope, receive, send, body, prefix)
+                passed = PassThrough(self._state.serving, access.owner(connection), access.private_headers)
+                await passed(scope, receive, send, body, prefix)
             elif submits:
                 request = _submission(body)
                 answer = await submitted(self._state.serving, request, access.owner(connection))
@@ -605,13 +620,12 @@ async def _metrics(request: Request) -> Response:
 async def start_scheduler(config: str | None, state: str | None, resources: ExitStack) -> SwarmPilotScheduler:
     """A scheduler on the running loop, with the instances of a configuration file and what a state folder keeps;
     ``resources`` closes the folder."""
-    content = read_config(config) if config else None
+    content = read_config(config) if config else ServingConfig.model_validate({})
     journal = resources.enter_context(open_journal(state)) if state else None
     scheduler = SwarmPilotScheduler(loop=asyncio.get_running_loop(), journal=journal)
     if journal is not None:
         scheduler.restore()
-    if content is not None:
-        await apply_config(content, scheduler)
+    await apply_config(content, scheduler)
     return scheduler
 
 

@@ -8,14 +8,17 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.control_plane.config.validation_errors import did_you_mean
 from ray_multicluster_scheduler.control_plane.config.yaml_text import LineIndex, parse_with_lines, read_text
 from ray_multicluster_scheduler.serving.client import TaskInstance
 from ray_multicluster_scheduler.serving.core import SwarmPilotScheduler
-from ray_multicluster_scheduler.serving.models import InstanceSettings
+from ray_multicluster_scheduler.serving.journal import TaskJournal
+from ray_multicluster_scheduler.serving.models import InstanceSettings, address_of
 from ray_multicluster_scheduler.serving.predictor import LookupPredictor
 from ray_multicluster_scheduler.serving.strategies import BaseStrategy, create_strategy
 
+_log = get_logger(__name__)
 _NEXT_STEP = "correct the file; examples/serving/config_example.yaml shows every key"
 
 
@@ -91,13 +94,14 @@ def load_config(path: str | Path, scheduler: SwarmPilotScheduler) -> list[TaskIn
 
 
 async def apply_config(config: ServingConfig, scheduler: SwarmPilotScheduler) -> list[TaskInstance]:
-    """As :func:`load_config`, for a checked configuration."""
+    """As :func:`load_config`, for a checked configuration; with a journal as :func:`apply_settings`."""
     apply_settings(config, scheduler)
     return await asyncio.gather(*(scheduler.register_async(one) for one in config.instances))
 
 
 def apply_settings(config: ServingConfig, scheduler: SwarmPilotScheduler) -> None:
-    """Apply all but the instances. Raises ConfigurationError."""
+    """Apply all but the instances. With a journal, remove those that the last configuration had and this one has not,
+    and use the strategies that were set while the scheduler ran. Raises ConfigurationError."""
     if config.predictions is not None:
         scheduler.predictor.table = LookupPredictor(config.predictions)
     if config.strategy is not None:
@@ -108,6 +112,25 @@ def apply_settings(config: ServingConfig, scheduler: SwarmPilotScheduler) -> Non
         scheduler.max_waiting = config.max_waiting
     if config.task_timeout_s is not None:
         scheduler.task_timeout_s = config.task_timeout_s
+    if scheduler.journal is not None:
+        _remove_dropped(config, scheduler, scheduler.journal)
+        for of, name in scheduler.journal.strategies().items():
+            try:
+                scheduler.set_strategy(name, of)
+            except ConfigurationError as error:
+                _log.warning("the strategy %s that was set for %s is not used: %s", name, of or "all models", error)
+
+
+def _remove_dropped(config: ServingConfig, scheduler: SwarmPilotScheduler, journal: TaskJournal) -> None:
+    addresses = [address_of(one.host, one.port) for one in config.instances]
+    kept = {scheduler.instance_uuid(one) for one in addresses}
+    for one in journal.configured():
+        uuid = scheduler.instance_uuid(one)
+        if uuid is not None and uuid not in kept:
+            _log.info("the instance %s is removed: the configuration does not have it any more", one)
+            scheduler.remove_instance(uuid)
+    if addresses != journal.configured():
+        journal.save_configured(addresses)
 
 
 def _problem(error: ValidationError | TypeError, lines: LineIndex) -> str:

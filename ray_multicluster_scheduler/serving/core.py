@@ -298,12 +298,12 @@ class SwarmPilotScheduler(LoopOwner):
     def connect_instance(self, instance: str, send: Send) -> Callable[[], None]:
         """Send the tasks of an instance over its own connection from now on, until the returned function is called."""
         channel = self._instances.channels[instance]
-        channel.send = send
+        channel.connect(send)
 
         def disconnect() -> None:
             with self._lock:
                 if channel.send is send:
-                    channel.send = None
+                    channel.connect(None)
                 found = self._router.instances.get(instance)
                 for task in list(found.running.values()) if found is not None else ():
                     if task.socket is send and not task.acknowledged:
@@ -312,30 +312,38 @@ class SwarmPilotScheduler(LoopOwner):
 
         return disconnect
 
-    def acknowledge(self, task_id: str, instance: str, success: bool, message: str) -> None:
-        """An instance took a task that was sent over its connection, or refused it."""
+    def acknowledge(self, task_id: str, instance: str, success: bool, message: str) -> bool:
+        """An instance took a task that was sent over its connection, or refused it. False if it was not given it."""
         with self._lock:
             task = self._router.tasks.get(task_id)
             if task is None or task.instance is None or task.instance.uuid != instance or task.started is None:
-                return
+                return False
             if success:
                 self._acknowledged(task)
             else:
                 self.forward_failed(task, task.attempt, InstanceError(f"It refused the task: {message}."))
+            return True
 
     def models(self) -> list[ModelInfo]:
         """The models that have instances or waiting tasks."""
         with self._lock:
             return self._instances.models()
 
+    def v1_models(self) -> list[str]:
+        """The models that /v1 serves."""
+        with self._lock:
+            able = [one for one in self._router.instances.values() if one.openai and not one.draining]
+            return sorted({model for one in able for model in one.models})
+
     def instance_problem(self, instance: str) -> str:
         """Why an instance is not used; empty if it is healthy."""
         return self._instances.channels[instance].problem
 
     def queue_info(self, model: str | None = None) -> list[QueueInfoItem]:
-        """The queue of each instance (of one model)."""
+        """The queue of each instance (of one model), and how good the predictions for it were."""
+        accuracy = {(name, uuid): one for name, uuid, one in self.predictor.accuracy()}
         with self._lock:
-            return self._instances.queue_info(model, time.monotonic())
+            return self._instances.queue_info(model, time.monotonic(), accuracy)
 
     def statistics(self) -> dict[str, Any]:
         """Counts of tasks by state, times by model and instance, queues, and how good the predictions were."""
@@ -401,7 +409,7 @@ class SwarmPilotScheduler(LoopOwner):
 
     # ---- pass-through requests, on the event loop
 
-    def open_request(self, task: Task) -> None:
+    def open_request(self, task: Task, owner: str = "") -> None:
         """Place a request that its caller forwards when ``task.slot`` is set. Raises UnknownItemError for an unknown
         model, ServiceUnavailableError without an instance that answers, QueueFullError over ``max_waiting``."""
         with self._lock:
@@ -411,6 +419,7 @@ class SwarmPilotScheduler(LoopOwner):
                 raise queue_full(task.id, task.model, self.max_waiting)
             self._router.submit(task, task.arrived)
             self._carry_out()
+            self.task_tracker.keep_request(task, owner)
 
     def close_request(self, task: Task, *, learn: bool, problem: str = "") -> None:
         """The request has ended."""
@@ -424,9 +433,8 @@ class SwarmPilotScheduler(LoopOwner):
                     now = time.monotonic()
                     total, execution = (now - task.arrived) * 1000, (now - task.started) * 1000
                     self.task_tracker.record_times(task.model, instance.uuid, total, execution)
+            self.task_tracker.end_request(task, completed=learn, problem=problem)
             self._router.finish(task, time.monotonic(), learn=learn)
-            outcome = "completed" if learn else "failed" if problem else "abandoned"
-            self.task_tracker.outcomes[task.model, outcome] += 1
             if instance is not None:
                 self._forget_if_empty(instance.uuid)
             self._carry_out()

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from ray_multicluster_scheduler.common.exception import (
     ConfigurationError,
@@ -182,7 +182,9 @@ class Deployment:
     def __init__(self, options: DeploymentOptions, host: ReplicaHost, scheduler: SwarmPilotScheduler) -> None:
         self.options, self.host, self._scheduler = options, host, scheduler
         self._live: dict[str, _Live] = {}
-        self._failures = 0
+        self._unclear: list[str] = []
+        """Replicas that were submitted, perhaps by an earlier process, and have to be found."""
+        self._failures = self._errors = 0
         self._start_at = self._pause_s = 0.0
         self.problem = ""
         """Why the last replica ended by itself, or could not be submitted."""
@@ -195,16 +197,20 @@ class Deployment:
 
     async def run(self, replica_ids: Iterable[str] = ()) -> None:
         """Until it is deleted and its replicas have ended. ``replica_ids``: those of an earlier process."""
-        for one in replica_ids:
-            replica = await self.host.find(one, self.wake)
-            if replica is not None:
-                self._live[one] = self._taken(replica)
+        self._unclear += replica_ids
         while True:
             self._changed.clear()
-            pause_s = await self._reconcile()
-            if self.deleted and not self._live:
-                self.host.forget()
-                return
+            try:
+                pause_s = await self._reconcile()
+                if self.deleted and not self._live:
+                    self.host.forget()
+                    return
+                self._errors = 0
+            except Exception as error:  # noqa: BLE001 # whatever it is, the replicas must not be left alone
+                self._errors += 1
+                pause_s = _pause_s(self._errors)
+                self.problem = f"tried again every {pause_s:g} s: {type(error).__name__}: {error}"
+                _log.exception("deployment %s is tried again in %g s", self.options.name, pause_s)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._changed.wait()
@@ -224,10 +230,9 @@ class Deployment:
     def status(self) -> DeploymentStatus:
         """Its options, and each replica: item, cluster, state, reason, queue, and how good the predictions were."""
         queues = {row.ti_uuid: row for row in self._scheduler.queue_info(self.options.name)}
-        accuracy = {instance: one for _, instance, one in self._scheduler.predictor.accuracy()}
         rows = []
         for replica_id, one in self._live.items():
-            queue, known = queues.get(one.instance or ""), accuracy.get(one.instance or "")
+            queue = queues.get(one.instance or "")
             rows.append(
                 ReplicaStatus(
                     id=replica_id,
@@ -237,21 +242,33 @@ class Deployment:
                     instance=one.instance,
                     length=0 if queue is None else queue.length,
                     waiting_time_expect=0.0 if queue is None else queue.waiting_time_expect,
-                    relative_error=None if known is None else known.relative_error,
-                    within_p90=None if known is None else known.covered,
+                    relative_error=None if queue is None else queue.relative_error,
+                    within_p90=None if queue is None else queue.within_p90,
                 )
             )
         running = sum(row.state == TaskState.RUNNING for row in rows)
         return DeploymentStatus(
             **self.options.model_dump(),
-            state="DELETING" if self.deleted else "RUNNING" if running >= self.options.replicas else "STARTING",
+            state=self._state(running),
             running=running,
             problem=self.problem,
             instances=rows,
         )
 
+    def _state(self, running: int) -> Literal["RUNNING", "STARTING", "DELETING", "RETRYING"]:
+        if self._errors:
+            return "RETRYING"
+        if self.deleted:
+            return "DELETING"
+        return "RUNNING" if running >= self.options.replicas else "STARTING"
+
     async def _reconcile(self) -> float | None:
         """Bring the replicas in line with the options; returns after how many seconds to try again."""
+        while self._unclear:
+            found = await self.host.find(self._unclear[0], self.wake)
+            replica_id = self._unclear.pop(0)
+            if found is not None:
+                self._live[replica_id] = self._taken(found)
         for one in list(self._live.values()):
             if one.replica.state.terminal:
                 self._ended(one)
@@ -271,11 +288,13 @@ class Deployment:
 
     async def _start(self) -> None:
         replica_id = self.host.new_id()
-        self._save(replica_id)  # before it exists, so that the next process finds it
+        self._unclear.append(replica_id)
+        self._save()  # before it exists, so that the next process finds it
         try:
             self._live[replica_id] = self._taken(await self.host.start(replica_id, self.wake))
         except SchedulerError as error:
             self._failed(str(error), 0.0)
+        self._unclear.remove(replica_id)  # after any other error it may exist, and is looked for
 
     def _taken(self, replica: Replica) -> _Live:
         return _Live(replica, ReplicaClient(replica, self.options))
@@ -291,28 +310,36 @@ class Deployment:
             one.replica.end()
             return
         one.client.ends_replica = True  # once nothing runs there any more, the scheduler closes it
-        self._scheduler.remove_instance(one.instance)
+        try:
+            self._scheduler.remove_instance(one.instance)
+        except UnknownItemError:  # an operator removed it
+            one.replica.end()
 
     def _ended(self, one: _Live) -> None:
-        del self._live[one.replica.id]
-        self._save()
         reason = one.replica.reason()
         if one.instance is not None:
             self._scheduler.unreachable(one.instance, f"The replica {one.replica.id} has ended.", gone=True)
             with suppress(UnknownItemError):  # it was drained, and is forgotten
                 self._scheduler.remove_instance(one.instance)
+        del self._live[one.replica.id]
         if not one.draining:
             self._failed(f"{one.replica.id} ended: {reason}", self._scheduler.loop.time() - one.since)
+        self._save()
 
     def _failed(self, problem: str, served_s: float) -> None:
         self.problem = problem
         self._failures = 0 if served_s > STABLE_S else self._failures + 1
-        self._pause_s = min(_MAX_PAUSE_S, _FIRST_PAUSE_S * 2 ** (self._failures - 1)) if self._failures else 0.0
+        self._pause_s = _pause_s(self._failures)
         self._start_at = self._scheduler.loop.time() + self._pause_s
         _log.warning("deployment %s starts another replica in %g s: %s", self.options.name, self._pause_s, problem)
 
-    def _save(self, *new: str) -> None:
-        self.host.save(self.options, [*self._live, *new], deleted=self.deleted)
+    def _save(self) -> None:
+        self.host.save(self.options, [*self._live, *self._unclear], deleted=self.deleted)
+
+
+def _pause_s(failures: int) -> float:
+    """After so many failures in a row."""
+    return min(_MAX_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(failures - 1, 10)) if failures else 0.0
 
 
 class Deployments:
@@ -321,25 +348,47 @@ class Deployments:
     def __init__(self, scheduler: SwarmPilotScheduler) -> None:
         self._scheduler = scheduler
         self._all: dict[str, tuple[Deployment, asyncio.Task[None]]] = {}
+        self.unreadable: dict[str, str] = {}
+        """Deployments of an earlier process that cannot be continued, by name, each with the reason."""
 
-    async def add(self, options: DeploymentOptions, host: ReplicaHost, replica_ids: Iterable[str] = ()) -> Deployment:
-        """Start one, or continue that of an earlier process. Raises ConfigurationError if there is one of this name."""
+    async def add(self, options: DeploymentOptions, host: ReplicaHost) -> Deployment:
+        """Start one. Raises ConfigurationError if its name is that of another deployment, or of a model that other
+        instances serve: its replicas would get the requests for that model."""
+        self._check_readable(options.name)
         if options.name in self._all:
             raise ConfigurationError(
                 f"There is a deployment {options.name!r} already.",
                 next_step="choose another name, or delete that one first",
             )
+        others = ", ".join(row.address for row in self._scheduler.queue_info(options.name)[:3])
+        if others:
+            raise ConfigurationError(
+                f"The model {options.name!r} is served by other instances already: {others}.",
+                next_step="choose another name, or have an operator remove those instances first",
+            )
+        return self.resume(options, host, ())
+
+    def resume(self, options: DeploymentOptions, host: ReplicaHost, replica_ids: Iterable[str]) -> Deployment:
+        """Continue that of an earlier process."""
         made = Deployment(options, host, self._scheduler)
         work = asyncio.get_running_loop().create_task(made.run(replica_ids))
         self._all[options.name] = made, work
-        work.add_done_callback(lambda _: self._over(options.name))
+        work.add_done_callback(lambda _: self._all.pop(options.name))
         return made
 
     def get(self, name: str) -> Deployment:
-        """Raises UnknownItemError."""
+        """Raises UnknownItemError; ConfigurationError for one that cannot be continued."""
+        self._check_readable(name)
         if name not in self._all:
             raise unknown_deployment(name)
         return self._all[name][0]
+
+    def _check_readable(self, name: str) -> None:
+        if name in self.unreadable:
+            raise ConfigurationError(
+                f"The stored deployment {name!r} cannot be continued: {self.unreadable[name]}.",
+                next_step="correct that, or go back to the former version or key of the service, and restart it",
+            )
 
     def list(self) -> list[Deployment]:
         return [one for one, _ in self._all.values()]
@@ -355,11 +404,6 @@ class Deployments:
         for one in tasks:
             one.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _over(self, name: str) -> None:
-        _, work = self._all.pop(name)
-        if not work.cancelled() and (error := work.exception()) is not None:
-            _log.error("the deployment %s stopped: %r", name, error)
 
 
 def unknown_deployment(name: str) -> UnknownItemError:

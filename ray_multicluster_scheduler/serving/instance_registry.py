@@ -10,6 +10,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError, Inst
 from ray_multicluster_scheduler.serving.client import TaskInstanceClient
 from ray_multicluster_scheduler.serving.journal import TaskJournal
 from ray_multicluster_scheduler.serving.models import MAX_CONCURRENCY, InstanceKind, ModelInfo, QueueInfoItem
+from ray_multicluster_scheduler.serving.predictor import Accuracy
 from ray_multicluster_scheduler.serving.router.forwarder import InstanceChannel, Reports
 from ray_multicluster_scheduler.serving.router.ledger import Instance, Task
 from ray_multicluster_scheduler.serving.router.router import Router
@@ -115,8 +116,10 @@ class InstanceRegistry:
             )
         return rows
 
-    def queue_info(self, model: str | None, now: float) -> list[QueueInfoItem]:
-        """The queue of each instance (of one model)."""
+    def queue_info(
+        self, model: str | None, now: float, accuracy: Mapping[tuple[str, str], Accuracy]
+    ) -> list[QueueInfoItem]:
+        """The queue of each instance (of one model). ``accuracy``: of its predictions, by model and instance."""
         rows = []
         for instance in self._router.instances.values():
             mean, variance = instance.backlog(now)
@@ -130,9 +133,12 @@ class InstanceRegistry:
                     length=instance.length,
                     running=len(instance.running),
                     healthy=instance.accepts,
+                    relative_error=None if known is None else known.relative_error,
+                    within_p90=None if known is None else known.covered,
                 )
                 for name in instance.models or ("",)  # not known before its first answer
                 if model in {None, name}
+                for known in (accuracy.get((name, instance.uuid)),)
             ]
         return rows
 

@@ -21,7 +21,7 @@ from ray_multicluster_scheduler.serving.router.forwarder import InstanceChannel
 from ray_multicluster_scheduler.serving.router.ledger import Instance, Task
 from ray_multicluster_scheduler.serving.task_tracker import TaskInfo
 
-_INSTANCE = "serving-instance:"
+_INSTANCE, _STRATEGY, _CONFIGURED = "serving-instance:", "serving-strategy:", "serving-configured"
 _ACKNOWLEDGED = "acknowledged"
 """The state of a scheduled task that its instance has confirmed."""
 
@@ -91,6 +91,14 @@ class TaskJournal:
     def forget_instance(self, uuid: str) -> None:
         self._write(Change(settings={_INSTANCE + uuid: None}))
 
+    def save_strategy(self, model: str | None, name: str) -> None:
+        """What an operator has set: the strategy of a model, or (None) of all without one of their own."""
+        self._write(Change(settings={_STRATEGY + (model or ""): name.encode()}))
+
+    def save_configured(self, addresses: list[str]) -> None:
+        """The addresses of the instances of the configuration."""
+        self._write(Change(settings={_CONFIGURED: _encode({"addresses": addresses})}))
+
     def _status(self, task_id: str, state: str, at: float, instances: list[str], document: bytes | None) -> Future[int]:
         row = ServingStatus(state, at, ",".join(instances), document, task_id)
         return self._write(Change(serving_statuses={task_id: row}))
@@ -107,6 +115,16 @@ class TaskJournal:
         found = self._store.settings(_INSTANCE)
         rows = {name.removeprefix(_INSTANCE): json.loads(document) for name, document in found.items()}
         return dict(sorted(rows.items(), key=lambda one: not one[1]["draining"]))
+
+    def strategies(self) -> dict[str | None, str]:
+        """See :meth:`save_strategy`."""
+        found = self._store.settings(_STRATEGY)
+        return {name.removeprefix(_STRATEGY) or None: value.decode() for name, value in found.items()}
+
+    def configured(self) -> list[str]:
+        """The addresses of the instances of the last configuration."""
+        found = self._store.settings(_CONFIGURED).get(_CONFIGURED)
+        return [] if found is None else list(json.loads(found)["addresses"])
 
     def tasks(self) -> list[tuple[TaskInfo, Task | None]]:
         """All tasks: the finished ones in the order in which they finished, then the others in the order of submission.

@@ -234,6 +234,10 @@ class QueueInfoItem(_Model):
     length: int = Field(description="tasks that are charged there, running ones included")
     running: int
     healthy: bool
+    relative_error: float | None = Field(default=None, description="of predicted times; null: none yet")
+    within_p90: float | None = Field(
+        default=None, description="the part of recent requests that was faster than its stated p90"
+    )
 
 
 class QueueInfoResponse(_Model):
@@ -280,6 +284,8 @@ class TaskExplainResponse(_Model):
 
 
 class V1Model(_Model):
+    """GET /v1/models/{id}, in the shape of OpenAI's API."""
+
     id: str
     object: Literal["model"] = "model"
     owned_by: str = "ray_multicluster_scheduler"
@@ -354,12 +360,14 @@ class ReplicaStatus(_Model):
     length: int = Field(description="requests that are charged there")
     waiting_time_expect: float = Field(description="ms")
     relative_error: float | None = Field(description="of predicted times; null: none yet")
-    within_p90: float | None = Field(description="the part of requests that was faster than its stated p90")
+    within_p90: float | None = Field(description="the part of recent requests that was faster than its stated p90")
 
 
 class DeploymentStatus(DeploymentOptions):
     owner: str = ""
-    state: Literal["RUNNING", "STARTING", "DELETING"]
+    state: Literal["RUNNING", "STARTING", "DELETING", "RETRYING"] = Field(
+        description="RETRYING: the service failed to start, end or register replicas; the problem says why"
+    )
     running: int
     problem: str = Field(description="why the last replica ended by itself, or could not be submitted")
     instances: list[ReplicaStatus]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
 import json
 import threading
 import time
@@ -11,16 +13,17 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 from ray_multicluster_scheduler.serving.errors import not_finished, result_of, unknown_task
 from ray_multicluster_scheduler.serving.models import TaskStatus
+from ray_multicluster_scheduler.serving.router.ledger import Task
 
 _TASK_OVERHEAD_BYTES = 600
 """Memory of a record without its result and error."""
 _RECENT_TIMES = 512
 _MAX_TIMINGS = 1_000
+_MAX_REQUESTS = 10_000
 """Pairs of model and instance; the oldest ones are forgotten, since instances come and go."""
 
 
@@ -47,6 +50,13 @@ class TaskInfo:
     size: int = 0
     owner: str = ""
     """The user who submitted it; empty where callers are not told apart."""
+    number: int = 0
+    """Of the tasks of this process, from 1, in the order in which they were submitted or restored."""
+
+    def place(self, task: Task) -> None:
+        """Copy where a request is now, and why."""
+        self.ti_uuid = task.instance.uuid if task.instance is not None else None
+        self.decision, self.reason = task.decision, task.decision.reason if task.decision is not None else ""
 
 
 @dataclass(slots=True)
@@ -93,6 +103,7 @@ class TaskTracker:
         self._finished: dict[str, TaskInfo] = {}
         """In the order in which they finished."""
         self._finished_bytes = 0
+        self._numbers = itertools.count(1)
         self._counts: Counter[TaskStatus] = Counter()
         self._queued: dict[str, int] = {}
         """By model; without those that have none."""
@@ -100,6 +111,8 @@ class TaskTracker:
         self._ended = False
         self.on_forgotten: Callable[[list[str]], object] | None = None
         """Called with the ids of finished tasks that were pruned or removed; must not block, or call the tracker."""
+        self._requests: dict[str, TaskInfo] = {}
+        """The newest requests that are no tasks."""
         self._timings: dict[tuple[str, str], dict[str, Timing]] = {}
         self.outcomes: Counter[tuple[str, str]] = Counter()
         """Ended requests by model and outcome."""
@@ -118,6 +131,7 @@ class TaskTracker:
         with self._lock:
             if task_id in self._live or task_id in self._finished:
                 raise ValueError(f"the task id {task_id!r} is taken")
+            info.number = next(self._numbers)
             self._live[task_id] = info
             self._count(info, 1)
             self._prune()
@@ -126,6 +140,7 @@ class TaskTracker:
     def restore(self, info: TaskInfo) -> None:
         """Record a task of an earlier process; finished ones in the order in which they finished."""
         with self._lock:
+            info.number = next(self._numbers)
             self._count(info, 1)
             if info.task_status.finished:
                 info.size = _TASK_OVERHEAD_BYTES + len(info.error or "") + _size_of(info.result)
@@ -194,18 +209,22 @@ class TaskTracker:
             self._prune()
             return self._live.get(task_id) or self._finished.get(task_id)
 
+    def find(self, request_id: str) -> TaskInfo | None:
+        """A task, or a request that is no task."""
+        return self.get_task_info(request_id) or self._requests.get(request_id)
+
     def counts(self) -> dict[TaskStatus, int]:
         """The number of tasks in each state."""
         with self._lock:
             self._prune()
             return {status: self._counts[status] for status in TaskStatus}
 
-    def list_tasks(self, limit: int = 1000, offset: int = 0, owner: str | None = None) -> list[TaskInfo]:
-        """A page of all tasks (of one owner): the finished ones in the order in which they finished, then the rest."""
+    def list_tasks(self, limit: int = 1000, after: int = 0, owner: str | None = None) -> list[TaskInfo]:
+        """A page of all tasks (of one owner), by number: those after this one."""
         with self._lock:
             self._prune()
-            wanted = self._all() if owner is None else (info for info in self._all() if info.owner == owner)
-            return list(islice(wanted, offset, offset + limit))
+            wanted = (info for info in self._all() if info.number > after and owner in {None, info.owner})
+            return heapq.nsmallest(limit, wanted, key=lambda info: info.number)
 
     def on_finished(self, task_id: str, callback: Callable[[TaskInfo], object]) -> bool:
         """Call back once when the task has finished, now if it has. False if it is unknown."""
@@ -272,7 +291,7 @@ class TaskTracker:
 
     def explain(self, task_id: str) -> dict[str, Any]:
         """State and instance of a task, and how that was chosen. Raises UnknownItemError."""
-        info = self.get_task_info(task_id)
+        info = self.find(task_id)
         if info is None:
             raise unknown_task(task_id)
         decision = info.decision
@@ -293,6 +312,26 @@ class TaskTracker:
             yield
         finally:
             self.discard_callback(task_id, callback)
+
+    def keep_request(self, task: Task, owner: str) -> None:
+        """Remember a request that is no task, for queries; in memory only, and the newest only."""
+        state = TaskStatus.QUEUED if task.started is None else TaskStatus.SCHEDULED
+        info = TaskInfo(task.id, task.model, None, state, self._clock(), owner=owner)
+        info.place(task)
+        with self._lock:
+            self._requests[task.id] = info
+            if len(self._requests) > _MAX_REQUESTS:
+                del self._requests[next(iter(self._requests))]
+
+    def end_request(self, task: Task, *, completed: bool, problem: str) -> None:
+        """A request that is no task has ended; without a result or problem its client left, or it was refused."""
+        with self._lock:
+            self.outcomes[task.model, "completed" if completed else "failed" if problem else "abandoned"] += 1
+            info = self._requests.get(task.id)
+            if info is not None:
+                info.place(task)
+                info.task_status = TaskStatus.COMPLETED if completed else TaskStatus.FAILED
+                info.error = None if completed else problem or "the client left, or the instance refused the request"
 
     def record_times(self, model: str, instance: str, total: float, execution: float) -> None:
         """Add the times (ms) of a request that is no task."""

@@ -32,6 +32,8 @@ from ray_multicluster_scheduler.serving.models import DeploymentOptions, Schedul
 T = TypeVar("T")
 _SERVING = "/api/v1/serving"
 _POLL_S, _MAX_POLL_S = 0.005, 0.25
+_CHECK_S = 2.0
+"""How often a request without an instance checks that its deployment was not deleted."""
 
 
 def deployment_options(**given: Any) -> DeploymentOptions:
@@ -159,9 +161,13 @@ class RemoteDeployments:
     async def request(self, name: str, input_data: Any, metadata: Mapping[str, Any], timeout: float | None) -> Any:
         task_id = uuid.uuid4().hex
         body = {"model_name": name, "task_input": input_data, "metadata": dict(metadata), "task_id": task_id}
-        await self._ask("POST", f"{_SERVING}/queue/submit", body)
+        task = await self._ask("POST", f"{_SERVING}/queue/submit", body)
         began, pause_s = time.monotonic(), _POLL_S
+        check_at = began
         while True:
+            if not task["scheduled_ti"] and time.monotonic() >= check_at:
+                await self._check_served(name)
+                check_at = time.monotonic() + _CHECK_S
             task = await self._ask("GET", f"{_SERVING}/task/query?task_id={task_id}")
             if task["task_status"] == "completed":
                 return task["result"]
@@ -171,6 +177,15 @@ class RemoteDeployments:
                 raise not_finished(task_id, timeout)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _MAX_POLL_S)
+
+    async def _check_served(self, name: str) -> None:
+        """Raises UnknownItemError if there is neither such a deployment of the caller nor an instance of the model."""
+        try:
+            await self.status(name)
+        except UnknownItemError:
+            found = await self._ask("GET", f"{_SERVING}/models")
+            if not any(one["model_name"] == name and one["instances"] for one in found["models"]):
+                raise
 
     async def scale(self, name: str, replicas: int) -> None:
         await self._ask("PATCH", _path(name), {"replicas": replicas})

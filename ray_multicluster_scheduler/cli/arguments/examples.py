@@ -30,11 +30,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "actor list": ("rmcs actor list",),
     "actor kill": ("rmcs actor kill counter",),
     "serving deploy": (
-        "rmcs serving deploy app.py:Ocr --name ocr --replicas 2 --gpus 1 --tag a100",
+        "rmcs serving deploy app.py:Ocr --name ocr --replicas 2 --gpus 1 --tags a100",
         "rmcs serving deploy app.py:Embed --name embed --max-batch 16",
     ),
     "serving list": ("rmcs serving list",),
-    "serving status": ("rmcs serving status ocr",),
+    "serving status": ("rmcs serving status", "rmcs serving status ocr"),
     "serving scale": ("rmcs serving scale ocr 4",),
     "serving delete": ("rmcs serving delete ocr",),
     "serving up": ("rmcs serving up --config config.yaml --port 8102",),

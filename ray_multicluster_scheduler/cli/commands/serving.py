@@ -40,14 +40,24 @@ def list_deployments(output: Output = Format.table, address: Address = None) -> 
 
 
 @app.command()
-def status(name: _Name, output: Output = Format.table, address: Address = None) -> None:
-    """Show the replicas of a deployment.
+def status(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The name of a deployment.")] = None,
+    output: Output = Format.table,
+    address: Address = None,
+) -> None:
+    """Show all models and instances, or a deployment.
 
-    Where each is, or why it waits, and its queue. ERROR is the relative error of predicted times; WITHIN P90 is the
-    part of requests that was faster than its stated p90.
+    Of a replica: where it is, or why it waits, and its queue. ERROR is the relative error of predicted times; WITHIN
+    P90 is the part of recent requests that was faster than its stated p90.
     """
-    found = connect(address).get(api_path("serving", "deployments", name))
-    emit(found, output, lambda: deployment_overview(found))
+    service = connect(address)
+    if name is not None:
+        found = service.get(api_path("serving", "deployments", name))
+        emit(found, output, lambda: deployment_overview(found))
+        return
+    models = service.get(api_path("serving", "models"))["models"]
+    queues = service.get(api_path("serving", "queue", "info"))["queues"]
+    emit({"models": models, "instances": queues}, output, lambda: models_overview(models, queues))
 
 
 @app.command()
@@ -141,6 +151,40 @@ def deployment_overview(row: dict[str, Any]) -> Lines:
         most={"REASON": MAX_SENTENCE},
     )
     return Lines(deployments_table([row]), *(("", replicas) if cells else ()))
+
+
+def models_overview(models: Sequence[dict[str, Any]], queues: Sequence[dict[str, Any]]) -> Lines | str:
+    """Rows of ``/api/v1/serving/models``, and below them those of ``/api/v1/serving/queue/info``."""
+    from rich.console import Group as Lines
+
+    if not models and not queues:
+        return "no instance is registered, and no task waits"
+    titles = ("MODEL", "STRATEGY", "HEALTHY", "WAITING", "RUNNING")
+    model_cells = [
+        (
+            row["model_name"],
+            row["strategy"],
+            f"{row['healthy']} of {row['instances']}",
+            str(row["waiting"]),
+            str(row["running"]),
+        )
+        for row in models
+    ]
+    cells = [
+        (
+            row["address"],
+            row["model_name"] or "–",
+            "yes" if row["healthy"] else "no",
+            str(row["length"]),
+            f"{row['waiting_time_expect']:.0f} ± {row['waiting_time_error']:.0f} ms",
+            _percent(row["relative_error"]),
+            _percent(row["within_p90"]),
+        )
+        for row in queues
+    ]
+    names = ("INSTANCE", "MODEL", "HEALTHY", "REQUESTS", "WAIT", "ERROR", "WITHIN P90")
+    instances = FittingTable(names, cells, cut=("INSTANCE", "MODEL"), drop=("WITHIN P90", "ERROR", "WAIT"))
+    return Lines(FittingTable(titles, model_cells, cut=("MODEL",)), *(("", instances) if cells else ()))
 
 
 def _percent(part: float | None) -> str:

@@ -33,6 +33,7 @@ def deploy(
     memory: Memory = None,
     resource: Resources = None,
     tag: Tags = None,
+    tags: Annotated[str | None, typer.Option("--tags", help="The same as --tag for each, separated by commas.")] = None,
     require_tag: RequiredTags = None,
     preferred_cluster: PreferredCluster = None,
     max_batch: Annotated[
@@ -61,7 +62,7 @@ def deploy(
             name=name,
             replicas=replicas,
             resource_requirements=requested_resources(cpus, gpus, memory, resource) or None,
-            tags=tag or None,
+            tags=[*(tag or ()), *(tags.split(",") if tags else ())] or None,
             max_batch=max_batch,
             batch_wait_ms=batch_wait_ms,
             concurrency=concurrency,

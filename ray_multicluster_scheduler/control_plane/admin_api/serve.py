@@ -156,7 +156,6 @@ def _serve(
             runtime.call_soon(runtime.stop_acknowledging)
             runtime.call_soon(app.state.mailboxes.close)
             runtime.call_soon(runtime.event_publisher.close)
-            runtime.call_soon(app.state.serving_events.close)
             server.should_exit = True
             serving.result()
             runtime.run(app.state.deployments.close())

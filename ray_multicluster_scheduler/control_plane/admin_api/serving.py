@@ -33,7 +33,7 @@ from ray_multicluster_scheduler.control_plane.config.home import expanded
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_hub import Subscription
 from ray_multicluster_scheduler.serving import SwarmPilotScheduler, api
-from ray_multicluster_scheduler.serving.config import apply_settings, read_config
+from ray_multicluster_scheduler.serving.config import ServingConfig, apply_settings, read_config
 from ray_multicluster_scheduler.serving.events import TaskEvents
 from ray_multicluster_scheduler.serving.journal import TaskJournal
 
@@ -58,6 +58,7 @@ _RULES = {
     "/queue/info": Rule.KNOWN,
     "/models": Rule.KNOWN,
     "/v1/models": Rule.KNOWN,
+    "/v1/models/{model_id:path}": Rule.KNOWN,
     "/health": Rule.KNOWN,
 }
 _CHAT = {"model": "small-llm", "messages": [{"role": "user", "content": "hello"}]}
@@ -69,17 +70,17 @@ def add_serving(app: DocumentedApp, runtime: ServiceRuntime) -> None:
     settings = runtime.config.settings.serving
     app.state.serving = scheduler = SwarmPilotScheduler(loop=runtime.loop, journal=TaskJournal(runtime.store))
     scheduler.restore()
-    app.state.serving_events = TaskEvents(scheduler)
+    app.state.serving_events = TaskEvents(scheduler, runtime.event_publisher.hub)
     app.state.serving_access = ServiceAccess(settings.allow)
     prefixes = (PREFIX, "") if settings.legacy_routes else (PREFIX,)
     for prefix in prefixes:
         app.include_router(_with_rules(api.router, prefix))
     app.add_middleware(api.HotPath, state=app.state, prefixes=prefixes)
-    if settings.config is not None:
-        config = read_config(expanded(settings.config, "serving.config"))
-        apply_settings(config, scheduler)
-        for one in config.instances:
-            runtime.spawn(scheduler.register_async(one))
+    file = None if settings.config is None else expanded(settings.config, "serving.config")
+    config = ServingConfig.model_validate({}) if file is None else read_config(file)
+    apply_settings(config, scheduler)
+    for one in config.instances:
+        runtime.spawn(scheduler.register_async(one))
 
 
 class ServiceAccess(api.Access):

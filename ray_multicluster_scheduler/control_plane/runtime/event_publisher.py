@@ -112,6 +112,11 @@ class EventPublisher:
         self._log.record_operation(note)
         self._runtime.manager.when_durable(lambda: None)
 
+    @property
+    def number(self) -> int:
+        """The number of the last published event."""
+        return self.hub.number
+
     def subscribe(self, wanted: EventFilter, *, only_owner: str | None = None) -> Subscription:
         """A subscription for :meth:`batches`; the caller closes it. Raises ServiceUnavailableError for too many."""
         return self.hub.subscribe(wanted, only_owner=only_owner)

@@ -137,6 +137,11 @@ class InstanceChannel:
             self._unreachable(problem, gone=gone)
             self._probe_now.set()
 
+    def connect(self, send: Send | None) -> None:
+        """Send tasks over the instance's own connection from now on, or (None) no longer."""
+        self.send = send
+        self._probe_now.set()
+
     def registered_again(self, boot_id: str | None) -> None:
         """It may have restarted: it has if it reports another boot id; or, without boot ids, an empty queue now."""
         now = time.monotonic()
@@ -153,7 +158,12 @@ class InstanceChannel:
         return True
 
     async def probe(self) -> None:
-        """Ask the instance what it serves, and whether it has restarted. Raises InstanceError."""
+        """Ask the instance what it serves, and whether it has restarted. One that is connected need not answer HTTP if
+        its registration names its model. Raises InstanceError."""
+        if self.send is not None and self.model is not None:
+            self.problem = ""
+            self._reports.probed(self.uuid, (self.model,), self.concurrency or 1)
+            return
         began = time.monotonic()
         try:
             async with asyncio.timeout(_PROBE_TIMEOUT_S):

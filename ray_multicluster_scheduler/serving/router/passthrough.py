@@ -40,7 +40,7 @@ _WATCH_AFTER_S = 0.05
 class Requests(Protocol):
     """What the scheduler does for a pass-through."""
 
-    def open_request(self, task: Task) -> None:
+    def open_request(self, task: Task, owner: str) -> None:
         """Place it; ``task.slot`` gets the pool of its instance when it may be forwarded. Raises SchedulerError."""
 
     def close_request(self, task: Task, *, learn: bool, problem: str = "") -> None:
@@ -53,9 +53,9 @@ class Requests(Protocol):
 class PassThrough:
     """Answers POST /v1/… by forwarding it."""
 
-    def __init__(self, requests: Requests, private: Collection[bytes] = ()) -> None:
-        """``private``: further headers that are not forwarded."""
-        self._requests, self._not_forwarded = requests, _NOT_FORWARDED.union(private)
+    def __init__(self, requests: Requests, owner: str, private: Collection[bytes] = ()) -> None:
+        """``owner``: who may query the request; ``private``: further headers that are not forwarded."""
+        self._requests, self._owner, self._not_forwarded = requests, owner, _NOT_FORWARDED.union(private)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, body: bytes, prefix: str = "") -> None:
         """``prefix`` precedes the path that is forwarded. Raises SchedulerError before anything was sent."""
@@ -65,7 +65,7 @@ class PassThrough:
         deadline = _deadline(headers.get(DEADLINE))
         loop = asyncio.get_running_loop()
         task = Task(uuid.uuid4().hex, model, None, {}, features, arrived, slot=loop.create_future())
-        self._requests.open_request(task)
+        self._requests.open_request(task, self._owner)
         request = asyncio.current_task()
         assert request is not None
         watch = _ClientWatch(loop, receive, request)

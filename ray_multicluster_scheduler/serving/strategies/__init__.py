@@ -73,6 +73,7 @@ def create_strategy(name: str, **options: float) -> BaseStrategy:
         raise ConfigurationError(sentence, next_step="correct it, or use another one") from error
     if not isinstance(strategy, BaseStrategy):
         raise ConfigurationError(f"The serving strategy {name!r} is not a BaseStrategy but {type(strategy).__name__}.")
+    strategy.name = name
     return strategy
 
 

@@ -72,7 +72,7 @@ class Choice:
 class BaseStrategy(ABC):
     """Chooses an instance for each request. Called under the scheduler's lock, so it must be fast and do no I/O."""
 
-    name: ClassVar[str] = "custom"
+    name: str = "custom"
     """By which `set_strategy`, configurations and `POST /scheduler/set` know it."""
     moves_waiting: ClassVar[bool] = True
     """Whether a request that waits at one instance moves to another that could begin it earlier."""

@@ -19,10 +19,10 @@ from tests.support.serving_server import Server
 
 
 class ServingProcess(Server):
-    """`python -m ray_multicluster_scheduler.serving` on a free port."""
+    """`python -m ray_multicluster_scheduler.serving`, or another ``module`` with arguments, on a free port."""
 
-    def __init__(self, *arguments: str) -> None:
-        command = [sys.executable, "-m", "ray_multicluster_scheduler.serving", "--port", "0", *arguments]
+    def __init__(self, *arguments: str, module: str = "ray_multicluster_scheduler.serving") -> None:
+        command = [sys.executable, "-m", module, "--port", "0", *arguments]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
         self.output = ""
         self._lines = threading.Thread(target=self._read)
@@ -69,8 +69,8 @@ def alone() -> Iterator[Callable[..., ServingProcess]]:
     """Starts schedulers; at the end of the test they must end without a traceback."""
     started: list[ServingProcess] = []
 
-    def start(*arguments: str) -> ServingProcess:
-        started.append(ServingProcess(*arguments))
+    def start(*arguments: str, **options: str) -> ServingProcess:
+        started.append(ServingProcess(*arguments, **options))
         return started[-1]
 
     yield start

@@ -3,7 +3,9 @@ instances and clients that misbehave."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 import signal
 import socket
 import threading
@@ -13,8 +15,11 @@ from typing import Any
 
 import openai
 import pytest
+import uvicorn
+from aiohttp import web
 
 from tests.integration.serving.conftest import ServingProcess
+from tests.support.docs_blocks import ROOT
 from tests.support.serving_instances import OpenAIStub, one_gigabyte
 
 Start = Callable[..., Any]
@@ -114,7 +119,9 @@ def test_an_instance_over_one_socket(scheduler: ServingProcess, instance: Start)
             ("task", ids[n], n) for n in range(3)
         ]
         for one in ids:
-            connection.send(json.dumps({"type": "task_ack", "task_id": one, "success": True}))
+            received = {"type": "ack", "task_id": one, "success": True, "message": "received"}
+            assert call({"type": "task_ack", "task_id": one, "success": True}) == received
+        assert not call({"type": "task_ack", "task_id": "unknown"})["success"]
         assert call({"type": "ping"}) == {"type": "pong"}
         results = [{"task_id": one, "execution_time": 2, "result": one} for one in ids]
         assert call({"type": "result", **results[0]}) == {
@@ -227,6 +234,102 @@ def test_instances_that_flap_or_are_killed_lose_no_task(scheduler: ServingProces
         scheduler.ok("/ti/register", address(flaps))
     assert {scheduler.result(one)["task_status"] for one in ids} == {"completed"}
     eventually(lambda: charged(scheduler) == [(0, 0, 0), (0, 0, 0)])
+
+
+def test_an_instance_that_hangs_while_its_info_answers_delays_no_others(
+    scheduler: ServingProcess, instance: Start
+) -> None:
+    received: list[Any] = []
+
+    async def hang(request: web.Request) -> web.StreamResponse:
+        received.append(await request.json())
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    hangs, works = instance(handler=hang), instance()
+    for stub in (hangs, works):
+        scheduler.ok("/ti/register", address(stub))
+    scheduler.ok("/scheduler/set", {"name": "round_robin", "model_name": "ocr"})
+    tasks = [{"task_input": page} for page in range(2)]
+    first = scheduler.ok("/queue/submit_batch", {"model_name": "ocr", "tasks": tasks})["results"]
+    eventually(lambda: len(received) == 1)
+    stuck = received[0]["task_id"]
+    assert stuck in [row["task_id"] for row in first]
+    scheduler.ok("/scheduler/set", {"name": "shortest_queue", "model_name": "ocr"})
+    tasks = [{"task_input": page} for page in range(100)]
+    later = scheduler.ok("/queue/submit_batch", {"model_name": "ocr", "tasks": tasks})["results"]
+    ids = [row["task_id"] for row in first + later]
+    assert {scheduler.result(one)["task_status"] for one in ids if one != stuck} == {"completed"}
+    found = scheduler.ok(f"/task/query?task_id={stuck}")
+    assert (found["task_status"], len(received)) == ("scheduled", 1)
+    assert scheduler.ok("/health")["healthy_instances"] == 2
+
+
+@pytest.mark.parametrize(
+    ("replicas", "problem"),
+    [(-3, ""), (0, ""), (None, ""), ("many", "replicas_running"), ([2], "replicas_running"), (1e400, "no JSON")],
+)
+def test_an_instance_that_lies_about_its_replicas(
+    scheduler: ServingProcess, instance: Start, replicas: Any, problem: str
+) -> None:
+    """It serves one request after another, or is not used and says why."""
+    liar, honest = instance(replicas=1), instance(model="llm")
+    liar.replicas = replicas
+    scheduler.ok("/ti/register", address(honest))
+    message = scheduler.ok("/ti/register", address(liar, model_name="ocr"))["message"]
+    assert (message == "registered") == (not problem), message
+    task_id = scheduler.ok("/queue/submit", {"model_name": "ocr", "task_input": 1})["task_id"]
+    if not problem:
+        assert scheduler.result(task_id)["task_status"] == "completed"
+        assert liar.most_running == 1
+    other = scheduler.ok("/queue/submit", {"model_name": "llm", "task_input": 1})["task_id"]
+    assert scheduler.result(other)["task_status"] == "completed"
+
+
+def test_an_instance_that_lies_about_its_model(scheduler: ServingProcess, instance: Start) -> None:
+    """The registration says which model it serves; without a model it gets nothing until its answer has one."""
+    liar, mute = instance(model="llm"), instance(model=["ocr"])
+    assert scheduler.ok("/ti/register", address(liar, model_name="ocr"))["message"] == "registered"
+    assert "model_type" in scheduler.ok("/ti/register", address(mute))["message"]
+    (model,) = scheduler.ok("/models")["models"]
+    assert (model["model_name"], model["instances"]) == ("ocr", 1)
+    waits = scheduler.ok("/queue/submit", {"model_name": "llm", "task_input": 1})
+    assert waits["scheduled_ti"] == ""
+    runs = scheduler.ok("/queue/submit", {"model_name": "ocr", "task_input": 1})["task_id"]
+    assert scheduler.result(runs)["result"]["instance"] == liar.address
+    assert [one["model_name"] for one in liar.received] == ["ocr"]
+    mute.model = "llm"
+    assert scheduler.result(waits["task_id"])["result"]["instance"] == mute.address
+
+
+def test_uvicorn_serves_the_application(alone: Callable[..., ServingProcess], instance: Start) -> None:
+    scheduler, stub = alone("ray_multicluster_scheduler.serving.api:app", module="uvicorn"), instance()
+    scheduler.ok("/ti/register", address(stub))
+    task_id = scheduler.ok("/queue/submit", {"model_name": "ocr", "task_input": 1})["task_id"]
+    assert scheduler.result(task_id)["result"]["echo"] == 1
+    assert scheduler.call("/queue/submit", {"model_name": "ocr"})[0] == 422
+
+
+def test_the_application_behind_a_ray_serve_proxy_registers_like_others(scheduler: ServingProcess) -> None:
+    """The FastAPI application of docs/serving.md, which `serve.ingress` takes; here without Ray."""
+    (code,) = re.findall(r"```python\n(from fastapi .*?)```", (ROOT / "docs/serving.md").read_text(), re.DOTALL)
+    lines = code.split("\n@serve.deployment")[0]
+    names: dict[str, Any] = {}
+    exec(compile(lines, "docs/serving.md", "exec"), names)  # the page is part of this repository
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(names["api"], log_config=None))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
+    thread.start()
+    try:
+        port = listener.getsockname()[1]
+        answer = scheduler.ok("/ti/register", {"host": "127.0.0.1", "port": port, "concurrency": 2})
+        assert answer["message"] == "registered"
+        task_id = scheduler.ok("/queue/submit", {"model_name": "ocr", "task_input": {"page": 1}})["task_id"]
+        assert scheduler.result(task_id)["result"] == {"text": "the text of page 1"}
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])

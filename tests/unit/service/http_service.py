@@ -82,7 +82,6 @@ class HttpService:
         if self._serving is not None:
             self.plane.runtime.call_soon(self.app.state.mailboxes.close)
             self.plane.runtime.call_soon(self.plane.runtime.event_publisher.close)
-            self.plane.runtime.call_soon(self.app.state.serving_events.close)
             self._server.should_exit = True
             self._serving.result(20)
             self.plane.runtime.run(self.app.state.deployments.close())

@@ -9,9 +9,15 @@ from typing import Any
 
 import pytest
 
+from ray_multicluster_scheduler.app.client_api.deployments import RemoteDeployments
+from ray_multicluster_scheduler.app.client_api.remote.remote_runtime import RemoteRuntime
+from ray_multicluster_scheduler.app.client_api.unified_scheduler import UnifiedScheduler
 from ray_multicluster_scheduler.common import pickling
 from ray_multicluster_scheduler.common.blob_names import digest_of
+from ray_multicluster_scheduler.common.exception import UnknownItemError
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Role
+from ray_multicluster_scheduler.control_plane.store import Change
+from tests.support.serving_instances import StubInstance
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.actor_service import ARGUMENTS, ActorService, an_actor
 
@@ -111,6 +117,28 @@ def test_roles_and_owners(service: ActorService) -> None:
     until(lambda: {row["state"] for row in service.get("/api/v1/actors")["actors"]} == {"CANCELLED"})
 
 
+def test_a_submitter_cannot_take_over_a_model_of_others(service: ActorService) -> None:
+    ann, bob = (service.token_for(user, Role.SUBMITTER) for user in ("ann", "bob"))
+    stub = StubInstance()
+    try:
+        address = {"host": "127.0.0.1", "port": stub.port}
+        service.post(f"{P}/ti/register", address)
+        code, problem = deploy(service, bob)
+        assert (code, problem["error"]) == (422, "ConfigurationError")
+        assert f"'ocr' is served by other instances already: 127.0.0.1:{stub.port}" in problem["message"]
+        assert "operator" in problem["next_step"]
+        service.post(f"{P}/ti/remove", address)
+    finally:
+        stub.stop()
+    assert deploy(service, ann)[0] == 200
+    until(lambda: running(service, 1))
+    for values in ({}, {"id": "another"}):
+        assert deploy(service, bob, **values)[0] == 422
+    assert [row["ti_uuid"] for row in service.get(f"{P}/queue/info")["queues"]] == [
+        one["instance"] for one in status(service)["instances"]
+    ]
+
+
 @pytest.mark.parametrize("values", [{"name": "a/b"}, {"replicas": -1}, {"max_batch": 0}, {"concurrency": "x"}])
 def test_wrong_options_are_refused(service: ActorService, values: dict[str, Any]) -> None:
     code, problem = deploy(service, **values)
@@ -138,6 +166,36 @@ def test_the_next_process_finds_the_replicas(service: ActorService) -> None:
     service.restart()
     until(lambda: len(status(service)["instances"]) == 2)
     assert [one["id"] for one in status(service)["instances"]] == before
+
+
+def test_one_that_cannot_be_read_does_not_stop_the_others(service: ActorService) -> None:
+    deploy(service)
+    deploy(service, name="other", id="other")
+    until(lambda: running(service, 1))
+    broken = service.plane.store.settings("deployment/")["deployment/ocr"].replace(b'"options"', b'"choices"')
+    service.plane.store.write(Change(settings={"deployment/ocr": broken})).result()
+    service.restart()
+    until(lambda: len(service.ask("GET", f"{P}/deployments/other")[1].get("instances", ())) == 1)
+    code, problem = service.ask("GET", f"{P}/deployments/ocr")
+    assert code == 422
+    assert "The stored deployment 'ocr' cannot be continued: KeyError" in problem["message"]
+    assert deploy(service, id="another")[1]["message"] == problem["message"]
+    assert service.plane.store.settings("deployment/")["deployment/ocr"] == broken
+
+
+def test_a_request_to_an_unknown_or_deleted_deployment_is_refused(service: ActorService) -> None:
+    with UnifiedScheduler(address=service.address, token=service.token) as scheduler:
+        runtime, _ = scheduler._started()
+        assert isinstance(runtime, RemoteRuntime)
+        deployments = RemoteDeployments(runtime)
+        with pytest.raises(UnknownItemError, match="There is no deployment 'typo'"):
+            deployments.start(deployments.request("typo", 1, {}, None)).result(60)
+        deploy(service, replicas=0)
+        pending = deployments.start(deployments.request("ocr", 1, {}, None))
+        until(lambda: any(one["model_name"] == "ocr" for one in service.get(f"{P}/models")["models"]))
+        service.ask("DELETE", f"{P}/deployments/ocr")
+        with pytest.raises(UnknownItemError, match="There is no deployment 'ocr'"):
+            pending.result(60)
 
 
 def test_its_payloads_are_kept_until_it_is_deleted(service: ActorService) -> None:

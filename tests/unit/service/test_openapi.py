@@ -42,6 +42,7 @@ NOT_TRIED = {
         f"/api/v1/serving{path}": "there is no such task or model; test_serving_routes.py tries it"
         for path in (
             "/task/query",
+            "/v1/models/{model_id}",
             "/task/explain",
             "/result/submit",
             "/notify/task_complete",

@@ -126,6 +126,7 @@ EXAMPLES = {
     "GET /api/v1/serving/health": Example("/api/v1/serving/health"),
     "POST /api/v1/serving/scheduler/set": Example("/api/v1/serving/scheduler/set", {"name": "round_robin"}),
     "GET /api/v1/serving/v1/models": Example("/api/v1/serving/v1/models"),
+    "GET /api/v1/serving/v1/models/{model_id}": Example("/api/v1/serving/v1/models/none"),
     "POST /api/v1/serving/v1/{path}": Example("/api/v1/serving/v1/chat/completions", {"model": "none"}),
     "POST /api/v1/serving/deployments": Example("/api/v1/serving/deployments", {"name": "none", "task": {}}),
     "GET /api/v1/serving/deployments": Example("/api/v1/serving/deployments"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import socket
@@ -20,6 +21,11 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.access import Acc
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Role
 from ray_multicluster_scheduler.control_plane.admin_api.http.app import create_app
 from ray_multicluster_scheduler.control_plane.config.settings import Serving, Settings
+from ray_multicluster_scheduler.control_plane.store import Change
+from ray_multicluster_scheduler.control_plane.store.records import OperationRecord
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import Event, EventFilter
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_hub import EventHub
+from ray_multicluster_scheduler.serving import RoundRobinStrategy, register_strategy
 from tests.support.running_service import RunningService
 from tests.support.serving_instances import OpenAIStub, StubInstance
 from tests.unit.client_api.control_plane import until
@@ -134,6 +140,27 @@ def test_users_do_not_see_each_others_tasks(service: HttpService, users: dict[st
     assert service.ask("POST", f"{P}/queue/submit_batch", batch, token=users["bob"])[1]["status"] == "partial"
 
 
+def test_the_tasks_of_a_batch_belong_to_the_user_who_submits_it(
+    service: HttpService, users: dict[str, str], make: Callable[..., Any]
+) -> None:
+    batch = {"model_name": "ocr", "tasks": [{"task_input": 1, "task_id": "one"}, {"task_input": 2, "task_id": "two"}]}
+    status, answer = service.ask("POST", f"{P}/queue/submit_batch", batch, token=users["ann"])
+    assert (status, answer["status"]) == (200, "success")
+    assert [query(service, "one", users[user])[0] for user in users] == [200, 404, 200, 200]
+    again = {"model_name": "ocr", "task_input": 1, "task_id": "one"}
+    assert service.ask("POST", f"{P}/queue/submit", again, token=users["ann"])[0] == 200
+    assert service.ask("POST", f"{P}/queue/submit_batch", batch, token=users["ann"])[1]["status"] == "success"
+    stub = make(StubInstance)
+    stub.hold_tasks()
+    register(service, stub)
+    until(lambda: query(service, "one")[1]["task_status"] == "scheduled", SECONDS)
+    report = {"task_id": "one", "instance_id": stub.address, "result": "read"}
+    assert service.ask("POST", f"{P}/result/submit", report, token=users["bob"])[0] == 404
+    assert service.ask("POST", f"{P}/result/submit", report, token=users["ann"])[0] == 200
+    assert query(service, "one", users["ann"])[1]["result"] == "read"
+    stub.release_tasks()
+
+
 def test_only_operators_and_the_owner_report_results(
     service: HttpService, users: dict[str, str], make: Callable[..., Any]
 ) -> None:
@@ -163,6 +190,12 @@ def test_an_instance_connects_with_the_token_of_an_operator(service: HttpService
     with events_of(service, users["operator"], f"{P}/ws/result_submit") as line:
         line.send(json.dumps({"type": "register", "instance_id": f"{HOST}:{body['port']}"}))
         assert read(line, 1)[0]["type"] == "registered"
+        until(lambda: service.get(f"{P}/health")["healthy_instances"] == 1, SECONDS)  # it does not answer HTTP
+        task_id = submit(service, users["ann"])
+        assert read(line, 1)[0]["task_id"] == task_id
+        line.send(json.dumps({"type": "result", "task_id": task_id, "result": "x" * 2**20}))
+        assert read(line, 1)[0]["success"]
+        assert len(finished(service, task_id)["result"]) == 2**20
         token = next(one["id"] for one in service.get("/api/v1/tokens")["tokens"] if one["user"] == "operator")
         service.ask("DELETE", f"/api/v1/tokens/{token}")
         with pytest.raises(Exception, match="1008"):
@@ -179,11 +212,15 @@ def test_the_openai_client_works_with_a_token_that_no_instance_gets(
     uuid = register(service, stub, kind="openai")
     with client_of(service, users["ann"]) as client:
         assert [one.id for one in client.models.list()] == ["small-llm"]
+        assert client.models.retrieve("small-llm").id == "small-llm"
         raw = client.chat.completions.with_raw_response.create(
             model="small-llm", messages=MESSAGES, extra_headers={"Cookie": "rmcs_session=secret", "x-own": "kept"}
         )
         assert raw.parse().choices[0].message.content == "three two one"
         assert raw.headers["x-rmcs-instance"] == uuid
+        path = f"{P}/task/explain?task_id={raw.headers['x-rmcs-task-id']}"
+        assert service.ask("GET", path, token=users["ann"])[1]["instance"] == uuid
+        assert service.ask("GET", path, token=users["bob"])[0] == 404
         stream = client.chat.completions.create(model="small-llm", messages=MESSAGES, stream=True)
         assert [chunk.choices[0].delta.content for chunk in stream] == ["three ", "two ", "one "]
         with pytest.raises(openai.NotFoundError) as unknown:
@@ -274,6 +311,43 @@ def test_config_names_instances_and_strategies(make: Callable[..., Any], tmp_pat
     assert (model["model_name"], model["strategy"]) == ("ocr", "round_robin")
 
 
+def test_what_was_set_and_what_the_config_dropped_outlive_a_restart(
+    make: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stays, dropped, registered = make(StubInstance), make(StubInstance), make(StubInstance)
+    file = tmp_path / "serving.yaml"
+    file.write_text(f"strategy: round_robin\ninstances: ['{stays.address}', '{dropped.address}']\n")
+    service = make(serving={"config": str(file)})
+    uuid = register(service, registered)
+
+    def addresses() -> set[str]:
+        return {row["address"] for row in service.get(f"{P}/queue/info")["queues"]}
+
+    until(lambda: addresses() == {stays.address, dropped.address, registered.address}, SECONDS)
+    for body in ({"name": "power_of_two"}, {"name": "weighted", "model_name": "llm"}):
+        service.post(f"{P}/scheduler/set", body)
+    submit(service, service.token, model_name="llm")
+    service.plane.store.write(Change(settings={"serving-strategy:other": b"gone"})).result()
+    file.write_text(f"strategy: round_robin\ninstances: ['localhost:{stays.port}']\n")
+    service.restart()
+    assert addresses() == {stays.address, registered.address}
+    assert register(service, registered) == uuid
+    strategies = {one["model_name"]: one["strategy"] for one in service.get(f"{P}/models")["models"]}
+    assert strategies == {"ocr": "power_of_two", "llm": "weighted"}
+    assert "the strategy gone that was set for other is not used" in caplog.text
+
+
+def test_models_show_the_registered_name_of_a_strategy(service: HttpService) -> None:
+    class Own(RoundRobinStrategy):
+        name = "another name"
+
+    register_strategy("own-for-test-models", Own)
+    service.post(f"{P}/scheduler/set", {"name": "own-for-test-models"})
+    submit(service, service.token)
+    (model,) = service.get(f"{P}/models")["models"]
+    assert model["strategy"] == "own-for-test-models"
+
+
 def test_a_service_process_routes_rests_and_ends_with_an_instance_and_an_open_stream(
     make: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -287,7 +361,7 @@ def test_a_service_process_routes_rests_and_ends_with_an_instance_and_an_open_st
     with RunningService(fleet, tmp_path / "state") as service:
         client = openai.OpenAI(base_url=f"{service.address}{P}/v1", api_key=service.token, timeout=SECONDS)
         with client:
-            until(lambda: len(list(client.models.list())) == 2, SECONDS)
+            until(lambda: len(list(client.models.list())) == 1, SECONDS)
             process = psutil.Process(service.process.pid)
             before = sum(process.cpu_times()[:2])
             time.sleep(3.0)
@@ -348,7 +422,47 @@ def test_task_events_are_filtered_and_replayed(
         assert read(line, 1)[0]["type"] == "missed"
     with events_of(service, users["viewer"], since="x") as line, pytest.raises(Exception, match="1008"):
         line.recv(timeout=SECONDS)
-    assert service.ask("GET", "/api/v1/events?types=serving,transition")[0] == 422
+
+
+def test_task_events_and_those_of_items_come_in_one_stream(service: HttpService) -> None:
+    with events_of(service, service.token, "/api/v1/ws", types="serving,action") as line:
+        task_id = submit(service, service.token)
+        service.post(f"{P}/task/clear")
+        submit(service, service.token, task_id="later")
+        first, action, later = read(line, 3)
+    assert (first["type"], first["id"], later["id"]) == ("serving", task_id, "later")
+    assert (action["type"], action["subject"]) == ("action", "finished tasks of serving")
+    assert "number" not in first, "it has no place among the numbers of durable events"
+    hub = service.plane.runtime.event_publisher.hub
+    assert 0 < action["number"] <= hub.number == service.plane.store.last_event_number
+    with events_of(service, service.token, "/api/v1/ws", types="serving,action", since=action["number"] - 1) as line:
+        assert read(line, 1)[0]["number"] == action["number"]
+        submit(service, service.token, task_id="last")
+        assert read(line, 1)[0]["id"] == "last"
+    with events_of(service, service.token, since=0) as line:
+        assert len(hub) == 1, "readers of both routes are counted, and limited, together"
+        numbers = [one["number"] for one in read(line, 3)]
+    assert numbers == list(range(numbers[0], numbers[0] + 3))
+
+
+def test_a_slow_reader_of_one_stream_hears_of_the_durable_events_that_it_missed() -> None:
+    async def read_late() -> None:
+        hub = EventHub(lambda _: ("", "", ""), 5)
+        reader = hub.subscribe(EventFilter(types=frozenset({"serving", "action"})), after=5)
+        action = OperationRecord("action", "subject", 0.0, "user", b"{}")
+        flood = [Event("serving", {"id": str(number)}, number) for number in range(3_000)]
+        for expected in (None, (6, 6), None):
+            if expected:
+                hub.publish(6, [action])
+            for event in flood:
+                hub.publish_serving(event)
+            batch = await reader.take()
+            assert (batch.missed, batch.events[-1].fields["id"]) == (expected, "2999")
+        hub.publish(7, [action])
+        hub.publish_serving(flood[0])
+        assert [one.number for one in (await reader.take()).events] == [7, None]
+
+    asyncio.run(read_late())
 
 
 def test_an_event_reader_ends_with_its_token(service: HttpService, users: dict[str, str]) -> None:

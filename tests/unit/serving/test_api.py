@@ -303,6 +303,10 @@ def test_an_instance_gets_tasks_and_reports_over_one_socket(server: Server, inst
         connection.send(json.dumps({"type": "ping"}))
         assert json.loads(connection.recv(60)) == {"type": "pong"}
         connection.send(json.dumps({"type": "task_ack", "task_id": ids[0], "success": True}))
+        acknowledged = {"type": "ack", "task_id": ids[0], "success": True, "message": "received"}
+        assert json.loads(connection.recv(60)) == acknowledged
+        connection.send(json.dumps({"type": "task_ack", "task_id": "none"}))
+        assert not json.loads(connection.recv(60))["success"]
         results = [{"task_id": one, "execution_time": 3.5, "result": {"n": one}} for one in ids]
         connection.send(json.dumps({"type": "result", **results[0]}))
         assert json.loads(connection.recv(60)) == {

@@ -72,7 +72,8 @@ class FakeHost:
         self.replicas: dict[str, FakeReplica] = {}
         self.saved: list[tuple[int, list[str]]] = []
         self.waits = self.forgotten = False
-        self.refusal: SchedulerError | None = None
+        self.refusal: Exception | None = None
+        self.refusal_after_start = self.refusal_to_find = False
 
     def new_id(self) -> str:
         return f"actor-{len(self.saved)}"
@@ -84,9 +85,13 @@ class FakeHost:
         made = self.replicas[replica_id] = FakeReplica(replica_id, changed)
         if not self.waits:
             made.move(TaskState.RUNNING)
+        if self.refusal_after_start:
+            raise KeyError("an answer without an id")
         return made
 
     async def find(self, replica_id: str, changed: Callable[[], None]) -> FakeReplica | None:
+        if self.refusal_to_find:
+            raise OSError("the store cannot be read")
         found = self.replicas.get(replica_id)
         if found is not None:
             found._changed = changed
@@ -109,7 +114,9 @@ class World:
 
     async def deploy(self, replicas: int = 2, ids: Sequence[str] = (), **options: float) -> deployment.Deployment:
         made = DeploymentOptions.model_validate({"name": "ocr", "replicas": replicas, **options})
-        return await self.deployments.add(made, self.host, ids)
+        if ids:
+            return self.deployments.resume(made, self.host, ids)
+        return await self.deployments.add(made, self.host)
 
     async def healthy(self, number: int) -> None:
         await eventually(lambda: sum(row.healthy for row in self.scheduler.queue_info("ocr")) == number)
@@ -208,6 +215,46 @@ async def test_a_refused_submission_is_tried_again() -> None:
         assert made.status().problem == "The queue is full."
         one.host.refusal = None
         await one.healthy(1)
+
+
+async def test_an_unexpected_error_is_shown_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(deployment, "_FIRST_PAUSE_S", 0.05)
+    async with world() as one:
+        one.host.refusal_after_start = one.host.refusal_to_find = True
+        made = await one.deploy(replicas=1)
+        await eventually(lambda: "OSError: the store cannot be read" in made.status().problem)
+        assert made.status().state == "RETRYING"
+        assert "KeyError: 'an answer without an id'" in caplog.text
+        one.host.refusal_after_start = one.host.refusal_to_find = False
+        await one.healthy(1)
+        assert len(one.host.replicas) == 1, "the replica that was submitted was found, and no second one started"
+        assert made.status().state == "RUNNING"
+        one.host.refusal = OSError("no space left")
+        made.scale(2)
+        await eventually(lambda: "OSError: no space left" in made.status().problem)
+        assert one.deployments.get("ocr") is made
+        one.host.refusal = None
+        await one.healthy(2)
+        for uuid in [row.ti_uuid for row in one.scheduler.queue_info("ocr")]:
+            one.scheduler.remove_instance(uuid)  # by an operator
+        await one.deployments.delete("ocr")
+        assert one.host.living() == []
+
+
+async def test_replicas_of_an_earlier_process_are_sought_until_they_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deployment, "_FIRST_PAUSE_S", 0.05)
+    async with world() as one:
+        await one.host.find("none", lambda: None)
+        one.host.saved.append((1, ["earlier"]))
+        await one.host.start("earlier", lambda: None)
+        one.host.refusal_to_find = True
+        made = await one.deploy(replicas=1, ids=["earlier"])
+        await eventually(lambda: "OSError: the store cannot be read" in made.status().problem)
+        one.host.refusal_to_find = False
+        await one.healthy(1)
+        assert list(one.host.replicas) == ["earlier"]
 
 
 async def test_scaling_down_drains_the_newest_and_first_those_that_do_not_serve() -> None:

@@ -14,6 +14,8 @@ from typing import Any
 import openai
 import pytest
 
+from ray_multicluster_scheduler.serving import task_tracker
+from ray_multicluster_scheduler.serving.router.ledger import Task
 from ray_multicluster_scheduler.serving.router.passthrough import describe_request
 from tests.support.serving_instances import OpenAIStub, StubInstance
 from tests.support.serving_server import Server
@@ -191,6 +193,55 @@ def test_an_instance_that_dies_before_it_answers_is_an_error_unless_the_request_
     good = llm()
     register(server, good)
     assert {raw_request(server, body, {"x-rmcs-idempotent": "true"})[0] for _ in range(5)} == {200}
+
+
+def test_a_repeated_request_that_fails_again_is_an_error_of_the_gateway(server: Server, llm: StartLLM) -> None:
+    bad, body = llm(), {"model": "small-llm", "messages": MESSAGES}
+    bad.die_after = 0
+    register(server, bad)
+    status, _, answer = raw_request(server, body, {"x-rmcs-idempotent": "true"})
+    assert (status, json.loads(answer)["status"]) == (502, 502)
+    assert b"was tried 3 times" in answer
+
+
+def test_a_request_can_be_queried_and_explained(server: Server, llm: StartLLM, client: openai.OpenAI) -> None:
+    stub = llm()
+    register(server, stub)
+    raw = client.chat.completions.with_raw_response.create(model="small-llm", messages=MESSAGES)
+    task_id, instance = raw.headers["x-rmcs-task-id"], raw.headers["x-rmcs-instance"]
+    eventually(lambda: server.ok(f"/task/query?task_id={task_id}")["task_status"] == "completed")
+    found = server.ok(f"/task/query?task_id={task_id}")
+    assert (found["scheduled_ti"], found["model_name"], found["result"]) == (instance, "small-llm", None)
+    explained = server.ok(f"/task/explain?task_id={task_id}")
+    assert (explained["instance"], explained["decision"]["instance"]) == (instance, instance)
+    assert server.ok("/task/all_tasks")["total_tasks"] == 0, "it is no task"
+    stub.status = 503
+    with pytest.raises(openai.InternalServerError) as failed:
+        client.chat.completions.create(model="small-llm", messages=MESSAGES)
+    task_id = failed.value.response.headers["x-rmcs-task-id"]
+    eventually(lambda: server.ok(f"/task/query?task_id={task_id}")["error"] == "status 503")
+
+
+def test_the_newest_requests_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_tracker, "_MAX_REQUESTS", 2)
+    tracker = task_tracker.TaskTracker()
+    for one in "abc":
+        tracker.keep_request(Task(one, "llm", None, {}, {}, 0.0), "ann")
+    assert [tracker.find(one) is not None for one in "abc"] == [False, True, True]
+
+
+def test_the_models_of_v1(server: Server, instance: Callable[..., StubInstance], client: openai.OpenAI) -> None:
+    server.ok("/ti/register", {"host": "127.0.0.1", "port": instance().port})
+    stub = OpenAIStub("maker/small-llm")
+    try:
+        register(server, stub)
+        assert [one.id for one in client.models.list()] == ["maker/small-llm"]
+        assert client.models.retrieve("maker/small-llm").id == "maker/small-llm"
+        for name in ("ocr", "none"):
+            with pytest.raises(openai.NotFoundError):
+                client.models.retrieve(name)
+    finally:
+        stub.stop()
 
 
 def test_an_instance_that_is_gone_is_not_tried_twice(server: Server, llm: StartLLM, client: openai.OpenAI) -> None:

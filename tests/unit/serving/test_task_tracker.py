@@ -85,9 +85,9 @@ def test_only_finished_tasks_are_pruned_and_the_oldest_first(limit: dict[str, fl
         tracker.register_task(f"t{index}", "i", "m")
         tracker.mark_completed(f"t{index}", result="x" * 200)
     kept = [info.task_id for info in tracker.list_tasks()]
-    assert kept[-1] == "live", "it is older than all others, and not finished"
+    assert kept[0] == "live", "it is older than all others, and not finished"
     assert 2 <= len(kept) <= 5
-    assert kept[:-1] == [f"t{index}" for index in range(11 - len(kept), 10)]
+    assert kept[1:] == [f"t{index}" for index in range(11 - len(kept), 10)]
     assert tracker.counts()[TaskStatus.COMPLETED] == len(kept) - 1
 
 
@@ -116,7 +116,19 @@ def test_pages() -> None:
     tracker = TaskTracker()
     for index in range(10):
         tracker.register_task(str(index), "i", "m")
-    assert [info.task_id for info in tracker.list_tasks(limit=3, offset=6)] == ["6", "7", "8"]
+    assert [info.task_id for info in tracker.list_tasks(limit=3, after=6)] == ["6", "7", "8"]
+
+
+def test_pages_skip_no_task_when_others_are_forgotten_or_finish_meanwhile() -> None:
+    tracker = TaskTracker(max_finished=2)
+    for index in range(6):
+        tracker.register_task(str(index), "i", "m")
+    first = tracker.list_tasks(limit=2)
+    for one in ("0", "4", "1", "2"):
+        tracker.mark_completed(one)  # which forgets 0 and 4
+    tracker.register_task("6", "i", "m")
+    rest = tracker.list_tasks(after=first[-1].number)
+    assert [info.task_id for info in first + rest] == ["0", "1", "2", "3", "5", "6"]
 
 
 def test_callbacks_are_called_once_at_the_end_or_at_once_after_it() -> None:

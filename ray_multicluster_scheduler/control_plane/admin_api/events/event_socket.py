@@ -16,7 +16,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.permissions impor
 from ray_multicluster_scheduler.control_plane.admin_api.events.event_stream import snapshot
 from ray_multicluster_scheduler.control_plane.runtime.event_publisher import EventPublisher
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
-from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import SERVING, EventFilter, missed_event
+from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import EventFilter, missed_event
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event_hub import Batch, Subscription
 from ray_multicluster_scheduler.serving.events import TaskEvents
 
@@ -129,7 +129,7 @@ class EventSocket:
             since = int(first["number"])
             await self._socket.send_text(json.dumps(first))
         if since is None:
-            since = publisher.hub.number
+            since = publisher.number
         async for batch in batches_while_valid(self._socket, publisher.batches(reader, since, idle_s=HEARTBEAT_S)):
             await self._send(batch)
         if reader is self._reader:
@@ -143,7 +143,7 @@ class EventSocket:
             await send(json.dumps(missed_event(batch.missed)))
         if not batch.events:
             if not batch.over:
-                await send(json.dumps({"type": "heartbeat", "number": self._publisher.hub.number}))
+                await send(json.dumps({"type": "heartbeat", "number": self._publisher.number}))
         elif self._batch:
             for at in range(0, len(batch.events), _AT_ONCE):
                 some = ",".join([event.text for event in batch.events[at : at + _AT_ONCE]])
@@ -154,10 +154,10 @@ class EventSocket:
 
 
 def publisher_of(connection: HTTPConnection, wanted: EventFilter) -> EventPublisher | TaskEvents:
-    """What publishes the events of this filter: those of serving have a publisher of their own."""
+    """What replays the events of this filter, and then passes on those of the hub."""
     state = connection.app.state
     publisher: EventPublisher | TaskEvents = (
-        state.serving_events if SERVING in wanted.types else state.runtime.event_publisher
+        state.serving_events if wanted.serving_only else state.runtime.event_publisher
     )
     return publisher
 

@@ -25,7 +25,7 @@ CLOSE_TIMEOUT_S = 2
 _API = "v1"
 IDLE_S = 75
 MESSAGE_BYTES = 64 * 1_024
-"""Maximum size of a WebSocket message of a client."""
+"""Maximum size of a WebSocket message of a client that is no instance of serving."""
 UNACKNOWLEDGED_S = 60
 """A client that acknowledges no sent data for this long is cut off."""
 _OWN_FILES = 500

@@ -14,6 +14,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.protocol import State
 
 from ray_multicluster_scheduler.control_plane.admin_api.http.problems import problem
+from ray_multicluster_scheduler.serving.api import INSTANCE_SOCKET, MAX_BODY
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGISendEvent
@@ -176,7 +177,8 @@ _INVALID_TEXT = 1007
 
 
 class QuietWebSocketProtocol(WebSocketsSansIOProtocol):
-    """Uvicorn's protocol without a traceback in the log for each invalid text and refused handshake of a client."""
+    """Uvicorn's protocol without a traceback in the log for each invalid text and refused handshake of a client.
+    Instances of serving, which are let in as operators, may send messages as large as bodies of HTTP."""
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -195,6 +197,8 @@ class QuietWebSocketProtocol(WebSocketsSansIOProtocol):
             super().send_receive_event_to_app()
 
     async def send(self, message: ASGISendEvent) -> None:
+        if message["type"] == "websocket.accept" and self.scope["path"].endswith(INSTANCE_SOCKET):
+            self.conn.max_message_size = MAX_BODY
         try:
             await super().send(message)
         except RuntimeError as error:

@@ -60,7 +60,7 @@ async def create(request: Request) -> Response:
         raise MissingBlobs(missing, template.id)
     host = ServiceReplicas(runtime, options.name, template)
     known = next((one for one in deployments_of(request).list() if one.options.name == options.name), None)
-    if known is None or host_of(known).template.id != template.id:
+    if known is None or (host_of(known).template.id, host_of(known).template.owner) != (template.id, template.owner):
         known = await deployments_of(request).add(options, host)
         host.save(options, (), deleted=False)
     await _durable(known)

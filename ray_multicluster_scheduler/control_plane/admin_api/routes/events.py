@@ -60,7 +60,7 @@ async def events(
         reader.close()
         raise
     if after is None:
-        after = publisher.hub.number
+        after = publisher.number
     batches = batches_while_valid(request, publisher.batches(reader, after, idle_s=HEARTBEAT_S, report_progress=True))
     return EventStream(reader, batches, after, close_on_expiry(request, reader), first)
 

@@ -66,7 +66,7 @@ PARAMETERS: Mapping[str, tuple[str, Any]] = {
     "token_id": ("The id of a token, which is not secret.", "k3v9x2ab"),
     "force": ("Revoke even the last token of an admin.", False),
     "types": (
-        "Any of transition, decision, cluster, action (these four by default), telemetry, with commas; or serving.",
+        "Any of transition, decision, cluster, action (these four by default), telemetry, serving, with commas.",
         "transition,decision",
     ),
     "id": ("Only events of these items, separated by commas.", "nightly-2026-11-15"),
@@ -79,6 +79,7 @@ PARAMETERS: Mapping[str, tuple[str, Any]] = {
     "task_id": ("The id of a task of serving.", "page-1"),
     "model_name": ("Only instances of this model.", "ocr"),
     "model": ("Only events of serving, of this model.", "ocr"),
+    "model_id": ("The name of a model of `/v1/models`.", "small-llm"),
     "path": ("The rest of a path of OpenAI's API.", "chat/completions"),
 }
 """Description and example of each parameter, by its name, or by path and name where that means something else."""

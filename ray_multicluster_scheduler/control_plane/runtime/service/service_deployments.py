@@ -12,6 +12,7 @@ from concurrent.futures import Future
 
 from ray_multicluster_scheduler.common.blob_names import package_digests_in
 from ray_multicluster_scheduler.common.exception import SchedulerError
+from ray_multicluster_scheduler.common.logging import get_logger
 from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.control_plane.runtime.actor_replica import ActorReplica, new_replica_id, replica_task
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
@@ -21,6 +22,7 @@ from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import dec
 from ray_multicluster_scheduler.serving.deployment import Deployments
 from ray_multicluster_scheduler.serving.models import DeploymentOptions
 
+_log = get_logger(__name__)
 _KEY = "deployment/"
 
 
@@ -73,8 +75,13 @@ def payloads_of(template: TaskDescription) -> list[str]:
 async def restore_deployments(runtime: ServiceRuntime, deployments: Deployments) -> None:
     """Continue the deployments of the previous process."""
     for key, value in runtime.store.settings(_KEY).items():
-        document = json.loads(value)
-        template, _ = decode_description(document["task"].encode(), runtime.store.cipher)
-        host = ServiceReplicas(runtime, key.removeprefix(_KEY), template)
-        found = await deployments.add(DeploymentOptions(**document["options"]), host, document["replicas"])
-        found.deleted = document["deleted"]
+        name = key.removeprefix(_KEY)
+        try:
+            document = json.loads(value)
+            template, _ = decode_description(document["task"].encode(), runtime.store.cipher)
+            options = DeploymentOptions(**document["options"])
+            found = deployments.resume(options, ServiceReplicas(runtime, name, template), document["replicas"])
+            found.deleted = document["deleted"]
+        except Exception as error:  # noqa: BLE001 # one that cannot be read must not stop the others
+            deployments.unreadable[name] = f"{type(error).__name__}: {error}"
+            _log.exception("the stored deployment %s cannot be continued; its replicas stay as they are", name)

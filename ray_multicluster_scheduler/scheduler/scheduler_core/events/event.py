@@ -17,7 +17,8 @@ DURABLE: tuple[Kind, ...] = ("transition", "decision", "cluster", "action")
 """Stored and numbered, so that a subscriber can read past ones."""
 TELEMETRY: Kind = "telemetry"
 SERVING: Kind = "serving"
-"""A task of serving changed. Not stored, with numbers of their own, so these are not mixed with other kinds."""
+"""A task of serving changed. Not stored: numbered apart from the others for readers of nothing else, so that these can
+replay the newest; without a number for readers of other kinds, too."""
 KINDS: tuple[Kind, ...] = (*DURABLE, TELEMETRY, SERVING)
 CLUSTER, ACTION = "cluster", "action"
 """Values of ``what`` in operation records; each is an event kind of the same name."""
@@ -30,10 +31,15 @@ class Event:
     """``number`` counts durable events without gaps, and those of serving apart from them; telemetry has none."""
 
     def __init__(self, kind: Kind, values: Mapping[str, Any], number: int | None = None) -> None:
-        self.kind, self.number = kind, number
+        self.kind, self.number, self._values = kind, number, values
         self.fields: dict[str, Any] = (
             {"type": kind, **values} if number is None else {"number": number, "type": kind, **values}
         )
+
+    @functools.cached_property
+    def unnumbered(self) -> Event:
+        """The same event without its number."""
+        return Event(self.kind, self._values)
 
     @functools.cached_property
     def text(self) -> str:
@@ -45,7 +51,7 @@ class Event:
 class EventFilter:
     """An event matches if each given field has one of the given values; an event without that field does not match.
 
-    ``types`` are transition, decision, cluster, action (these four by default) and telemetry; or serving alone.
+    ``types`` are transition, decision, cluster, action (these four by default), telemetry and serving.
     """
 
     types: frozenset[str] = frozenset(DURABLE)
@@ -70,10 +76,6 @@ class EventFilter:
                 raise ConfigurationError(
                     f"{key} is {unknown[0]!r} here.", next_step=f"use {', '.join(sorted(allowed))}"
                 )
-        if SERVING in found.get("types", ()) and len(found["types"]) > 1:
-            raise ConfigurationError(
-                "Events of serving have numbers of their own.", next_step="subscribe to types=serving alone"
-            )
         return cls(**{key: words for key, words in found.items() if words})
 
     def matches(self, event: Event) -> bool:
@@ -87,6 +89,11 @@ class EventFilter:
             and (not self.kind or values.get("kind") in self.kind)
             and (not self.model or values.get("model") in self.model)
         )
+
+    @property
+    def serving_only(self) -> bool:
+        """Whether its events are numbered as those of serving."""
+        return self.types == {SERVING}
 
     def index_keys(self) -> list[tuple[str, str]]:
         """Field and value pairs of which each matching event has at least one; empty if there are none."""

@@ -148,11 +148,15 @@ class Subscription:
             return Batch(over=self.over)
         events, some_dropped = self._channel.since(self.position)
         self.position = self._channel.end
-        if events and (events[0].number or 0) <= self._last:
-            events = [one for one in events if (one.number or 0) > self._last]
-        missed = (self._last + 1, (events[0].number or 0) - 1) if some_dropped and events else None
-        if events:
-            self._last = events[-1].number or 0
+        first = _first_number(events)
+        if first is not None and first <= self._last:
+            events = [one for one in events if one.number is None or one.number > self._last]
+            first = _first_number(events)
+        missed = None
+        if some_dropped and events:  # without a numbered event: all up to the hub's number may have been dropped
+            to = self._hub.number if first is None else first - 1
+            missed = (self._last + 1, to) if to > self._last else None
+        self._last = _first_number(reversed(events)) or (missed or (0, self._last))[1]
         if self._latest:
             events = [*events, *self._latest.values()]
             self._latest.clear()
@@ -170,6 +174,10 @@ class Subscription:
     def end(self) -> None:
         self.over = True
         self._available.set()
+
+
+def _first_number(events: Iterable[Event]) -> int | None:
+    return next((one.number for one in events if one.number is not None), None)
 
 
 class EventHub:
@@ -254,15 +262,16 @@ class EventHub:
                     if reader.wants(event):
                         channel.put(event)
 
-    def publish_event(self, event: Event) -> None:
-        """Publish a numbered event of an item that is not in the store's log."""
-        self.number = event.number or self.number
+    def publish_serving(self, event: Event) -> None:
+        """Publish an event of serving: with its number to readers of nothing else, without it to the others."""
+        if not self._all:
+            return
         places = dict(self._broad)
         for name in ("id", "owner"):
             places.update(self._by_key.get((name, str(event.fields.get(name))), {}))
         for channel, reader in places.items():
             if reader.wants(event):
-                channel.put(event)
+                channel.put(event if reader.wanted.serving_only else event.unnumbered)
 
     def publish_latest(self, event: Event) -> None:
         """Publish telemetry, of which a reader gets only the newest per cluster."""
