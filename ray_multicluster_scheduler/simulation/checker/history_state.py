@@ -132,6 +132,8 @@ class ClusterState:
     """Consecutive failures of the cluster, at most."""
     breaker_may_be_open: bool = False
     last_submission: float = -inf
+    last_accepted: float = -inf
+    """Of what the submission interval concerns; restarts may forget this."""
     recent_usage: deque[tuple[float, dict[str, dict[str, float]]]] = field(default_factory=deque)
     """Time and used amounts by node, from the snapshots of the last two windows."""
     live: dict[str, ItemState] = field(default_factory=dict)
@@ -147,6 +149,16 @@ class ClusterState:
         if self.latest_snapshot is None:
             return {}
         return {node.node_id: node.total for node in self.latest_snapshot.nodes}
+
+    def may_be_spaced(self, at: float, settings: Settings) -> bool:
+        """May the submission interval keep items away?"""
+        interval_s = settings.submission_interval_s
+        return interval_s > 0 and at - max(self.last_submission, self.last_accepted) < interval_s + 1e-6
+
+    def is_fresh(self, at: float, settings: Settings) -> bool:
+        """Is its snapshot certainly not stale? With work of ours there it is so earlier."""
+        interval_s = settings.snapshot_interval_s
+        return self.has_pushed_snapshot() or at - self.heard_at <= min(3 * interval_s, interval_s + 3) - 1e-6
 
     def has_pushed_snapshot(self) -> bool:
         """Has the agent pushed a snapshot since its link came up?"""
@@ -215,6 +227,7 @@ class HistoryState:
             events.OwnerLimitsChanged: self._limits_changed,
             events.ClusterChanged: self._cluster_changed,
             events.SnapshotTaken: self._snapshot_taken,
+            events.DispatchAccepted: self._accepted,
             events.Started: self._started,
             events.PlaceMoved: self._place_moved,
             events.AttemptFinished: self._attempt_finished,
@@ -497,6 +510,15 @@ class HistoryState:
         else:
             self.waiting.pop(step.task_id, None)
 
+    def _accepted(self, at: float, event: events.DispatchAccepted) -> None:
+        item = self.items.get(event.task_id)
+        cluster = None if item is None or event.attempt > 1 else self.clusters.get(item.cluster)
+        if item is not None and cluster is not None and self._is_spaced(item):
+            cluster.last_accepted = at
+
+    def _is_spaced(self, item: ItemState) -> bool:
+        return item.task.base_kind in self.settings.submission_interval_kinds
+
     def _begin_attempt(self, item: ItemState, step: out.Transition, at: float) -> None:
         first = item.attempt == 0
         item.attempt, item.cluster, item.live = step.attempt, step.cluster or "", True
@@ -506,5 +528,5 @@ class HistoryState:
         cluster = self.clusters.get(item.cluster)
         if cluster is not None:
             cluster.live[item.task.id] = item
-            if first and item.task.base_kind in self.settings.submission_interval_kinds:
+            if first and self._is_spaced(item):
                 cluster.last_submission = at

@@ -338,7 +338,7 @@ class IdleFleetStartsAtOnce(StateProperty):
 
 def _is_healthy(cluster: ClusterState, at: float, state: HistoryState) -> bool:
     settings = state.settings
-    fresh = cluster.has_pushed_snapshot() or at - cluster.heard_at <= 3 * settings.snapshot_interval_s - _ROUNDING
+    fresh = cluster.is_fresh(at, settings)
     linked = cluster.link != "down" and at - cluster.link_failed_at > settings.breaker_recovery_s
     problem = cluster.breaker_may_be_open or cluster.snapshot_failed or cluster.dead_since is not None
     answers = cluster.dashboard_ok and cluster.head_ok
@@ -355,7 +355,6 @@ def _fits_idle(cluster: ClusterState, item: ItemState, at: float, state: History
     """May the item go to this idle cluster now?"""
     if item.task.gang is not None or not cluster.accepts(item):
         return False
-    interval_s = state.settings.submission_interval_s
-    if interval_s > 0 and at - cluster.last_submission < interval_s:
+    if cluster.may_be_spaced(at, state.settings):
         return False
     return _fits_empty_node(cluster, item)

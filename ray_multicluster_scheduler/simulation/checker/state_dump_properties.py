@@ -79,7 +79,7 @@ def _has_unfinished_dependency(item: ItemState, state: HistoryState) -> bool:
 
 
 def _is_fresh(cluster: ClusterState, state: HistoryState, at: float) -> bool:
-    return cluster.has_pushed_snapshot() or at - cluster.heard_at <= 3 * state.settings.snapshot_interval_s
+    return cluster.is_fresh(at, state.settings)
 
 
 _ITEM_REASONS: dict[str, Callable[[_Waiting], bool]] = {
@@ -134,8 +134,7 @@ def _serial(candidate: _Candidate) -> bool:
 def _submission_interval(candidate: _Candidate) -> bool:
     settings, item = candidate.state.settings, candidate.item
     ruled = item.attempt == 0 and item.task.base_kind in settings.submission_interval_kinds
-    since = candidate.at - candidate.cluster.last_submission
-    return ruled and since < settings.submission_interval_s + _ROUNDING
+    return ruled and candidate.cluster.may_be_spaced(candidate.at, settings)
 
 
 def _max_running_jobs(candidate: _Candidate) -> bool:

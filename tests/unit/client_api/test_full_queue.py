@@ -78,8 +78,9 @@ def test_a_repeated_id_is_the_first_item_and_room_is_found_again(plane: ActorPla
     assert plane.runtime.submit(job_of(ids[-1])).id == ids[-1]
     with pytest.raises(QueueFullError):
         plane.runtime.submit(job_of("new"))
+    last = plane.runtime.items.live[ids[-1]]
     plane.runtime.cancel(ids[-1], "enough", force=False)
-    assert plane.runtime.items.live[ids[-1]].wait(60) is not None
+    assert last.wait(60) is not None
     assert plane.runtime.submit(job_of("new")).id == "new"
 
 
