@@ -87,7 +87,7 @@ class SwarmPilotScheduler(LoopOwner):
             self.task_tracker.on_forgotten = journal.forgotten
         self.max_waiting = max_waiting
         self.predictor = Predictor(LookupPredictor(predictions) if predictions else None)
-        self._router = Router(_strategy(strategy), self.predictor)
+        self._router = Router(create_strategy(strategy), self.predictor)
         self._instances = InstanceRegistry(self._router, journal, self, health_interval_s)
         self.task_timeout_s = task_timeout_s
         self._closed = self._continues = False
@@ -282,7 +282,7 @@ class SwarmPilotScheduler(LoopOwner):
     def set_strategy(self, strategy: str | BaseStrategy, model: str | None = None) -> None:
         """Use a strategy from the next request on: for one model, or for all that have none of their own. What is
         charged stays. Raises ConfigurationError for an unknown name."""
-        chosen = _strategy(strategy)
+        chosen = create_strategy(strategy)
         with self._lock:
             if model is None:
                 self._router.default_strategy = chosen
@@ -332,8 +332,7 @@ class SwarmPilotScheduler(LoopOwner):
     def v1_models(self) -> list[str]:
         """The models that /v1 serves."""
         with self._lock:
-            able = [one for one in self._router.instances.values() if one.openai and not one.draining]
-            return sorted({model for one in able for model in one.models})
+            return self._router.v1_models()
 
     def instance_problem(self, instance: str) -> str:
         """Why an instance is not used; empty if it is healthy."""
@@ -673,9 +672,7 @@ class SwarmPilotScheduler(LoopOwner):
         if task.instance is not None:
             self.task_tracker.assign(task.id, task.instance.uuid, task.decision.reason, task.decision)
             return
-        known = list(self._router.instances_of(task.model))
-        reason = f"none of the {len(known)} instances of {task.model} can take it now" if known else ""
-        self.task_tracker.assign(task.id, None, reason or f"no instance of the model {task.model} is registered")
+        self.task_tracker.assign(task.id, None, self._router.why_unassigned(task.model))
 
     def _continue(self, task: Task, holder: Instance | None) -> None:
         """Continue with a task of the journal; ``holder`` is the registered instance that had it."""
@@ -697,10 +694,6 @@ class SwarmPilotScheduler(LoopOwner):
     def _check_open(self) -> None:
         if self._closed:
             raise SchedulerError("This serving scheduler is closed.", next_step="create another one")
-
-
-def _strategy(strategy: str | BaseStrategy) -> BaseStrategy:
-    return create_strategy(strategy) if isinstance(strategy, str) else strategy
 
 
 def _response(info: TaskInfo) -> SchedulerResponse:

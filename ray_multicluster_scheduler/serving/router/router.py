@@ -172,6 +172,18 @@ class Router:
         """Requests that wait for this model, or at its instances."""
         return len(self.unassigned.get(model, ())) + sum(len(one.waiting) for one in self.instances_of(model))
 
+    def why_unassigned(self, model: str) -> str:
+        """Why a request for this model has no instance."""
+        known = len(self._by_model.get(model, ()))
+        if not known:
+            return f"no instance of the model {model} is registered"
+        return f"none of the {known} instances of {model} can take it now"
+
+    def v1_models(self) -> list[str]:
+        """Models that /v1 serves."""
+        able = [one for one in self.instances.values() if one.openai and not one.draining]
+        return sorted({model for one in able for model in one.models})
+
     def models(self) -> set[str]:
         """Models that have instances or waiting tasks."""
         return {*self._by_model, *self.unassigned}

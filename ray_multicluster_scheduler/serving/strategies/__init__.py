@@ -60,8 +60,11 @@ def strategy_names() -> list[str]:
     return sorted({*_registered, *_installed()})
 
 
-def create_strategy(name: str, **options: float) -> BaseStrategy:
-    """A new strategy of this name. Raises ConfigurationError if there is none, or it does not have these options."""
+def create_strategy(name: str | BaseStrategy, **options: float) -> BaseStrategy:
+    """A new strategy of this name, or the given one. Raises ConfigurationError if there is none, or it does not have
+    these options."""
+    if isinstance(name, BaseStrategy):
+        return name
     if name not in _registered and name not in _installed():
         raise ConfigurationError(
             f"There is no serving strategy {name!r}.", next_step=f"use one of {', '.join(strategy_names())}"
