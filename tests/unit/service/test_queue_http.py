@@ -59,7 +59,7 @@ def test_what_waits_is_counted_and_shown_with_its_reason(service: HttpService) -
 
 
 def test_seconds_are_as_of_now_wherever_they_are_shown(tmp_path: Path) -> None:
-    with HttpService(tmp_path / "state", submission_interval_s=40) as service:
+    with HttpService(tmp_path / "state", submission_interval_s=40, snapshot_interval_s=60) as service:
         for job_id in ("first", "second"):
             service.plane.taken(a_job(job_id))
         runtime = service.plane.runtime
