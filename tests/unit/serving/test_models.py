@@ -36,6 +36,7 @@ def test_all_models_of_requests_and_answers_are_exported() -> None:
     private = {
         "_Model",
         "InstanceAddress",
+        "InstanceSettings",
         "InstanceSubmitResponse",
         "BatchTaskItem",
         "BatchTaskResult",
