@@ -441,7 +441,7 @@ instances:
     assert [row.model_name for row in scheduler.queue_info()] == ["ocr", "text", "later"]
     assert [row.healthy for row in scheduler.queue_info()] == [True, True, False]
     assert scheduler.statistics()["strategies"] == {"text": "round_robin", "ocr": "shortest_queue"}
-    assert vars(scheduler._router.strategies["ocr"]) == {"risk": 1.5}
+    assert vars(scheduler._router.strategies["ocr"])["risk"] == 1.5
     assert (scheduler.max_waiting, scheduler.task_timeout_s) == (7, 60)
     assert scheduler.predictor.table is not None
     assert len(added) == 3
