@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ray_multicluster_scheduler.control_plane.runtime.interface import ControlPlane
     from ray_multicluster_scheduler.control_plane.runtime.item import CallPromise, CallQueue
 
-MOST_UNREAD_BYTES = 64 * 1024 * 1024
+MAX_UNREAD_BYTES = 64 * 1024 * 1024
 """No further values are requested while the unread ones have more bytes."""
 _AGAIN_S = 0.05
 _NO_ARGUMENTS = pickle.dumps(((), {}))
@@ -109,7 +109,7 @@ class ValueRequests:
             while (
                 not self._stopped
                 and self.end is None
-                and (unread <= MOST_UNREAD_BYTES or self._unbounded)
+                and (unread <= MAX_UNREAD_BYTES or self._unbounded)
                 and self._next_request < VALUES_AHEAD + (len(self._values) if self._unbounded else 0) + self.read
             ):
                 self._next_request += 1
