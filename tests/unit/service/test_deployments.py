@@ -171,7 +171,7 @@ def test_the_next_process_finds_the_replicas(service: ActorService) -> None:
 def test_one_that_cannot_be_read_does_not_stop_the_others(service: ActorService) -> None:
     deploy(service)
     deploy(service, name="other", id="other")
-    until(lambda: running(service, 1))
+    until(lambda: [row["healthy"] for row in service.get(f"{P}/queue/info")["queues"]] == [True, True])
     broken = service.plane.store.settings("deployment/")["deployment/ocr"].replace(b'"options"', b'"choices"')
     service.plane.store.write(Change(settings={"deployment/ocr": broken})).result()
     service.restart()
