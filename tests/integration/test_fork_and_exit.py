@@ -106,6 +106,9 @@ FULL = """
     def fail(number):
         raise ValueError(f"number {number}")
 
+    while scheduler.fleet_resources()["free"].get("CPU") != 4:
+        pass  # an earlier program may still be shown as using some, or a busy dashboard does not answer in time
+
     handles, refused = [], 0
     for number in range(30):
         try:
@@ -179,7 +182,7 @@ def test_items_queued_at_program_end_are_run(fleet: LocalFleet, tmp_path: Path) 
 def test_over_max_queue_submissions_raise_and_failures_that_nobody_asked_for_are_reported(
     fleet: LocalFleet, tmp_path: Path
 ) -> None:
-    """Four tasks start at once on the two clusters and three wait, also when no cluster was seen before."""
+    """Four tasks start at once on the two clusters and three wait."""
     done = completed(FULL, fleet, tmp_path, str(tmp_path / "go"))
     counts, ids = done.stdout.splitlines()
     assert counts == "7 23", done.stderr

@@ -98,7 +98,7 @@ class TestTasks:
         with pytest.raises(StopIteration):
             next(generator)
         assert generator.is_finished()
-        assert generator.completed().result(WAIT_S) is None
+        assert generator.completed().result(WAIT_S) == 3
         assert generator.completed().state is TaskState.SUCCEEDED
 
     def test_many_and_large_values(self, both: UnifiedScheduler) -> None:
@@ -257,7 +257,7 @@ class TestMethods:
         endless.close()
         assert actor.one.remote().result(WAIT_S) == 1
         whole = actor.lines.remote(40).completed()
-        assert whole.result(WAIT_S) is None
+        assert whole.result(WAIT_S) == 40
         generator = actor.forever.remote()
         next(generator)
         actor.kill()

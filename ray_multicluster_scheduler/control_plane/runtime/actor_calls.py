@@ -93,8 +93,12 @@ class ActorCalls:
 
     def advance(self) -> None:
         """On the loop: send the calls that can be sent now, or fail those that never can be."""
-        if self.item.outcome is not None:
-            self._fail_waiting(self.item.outcome)
+        ended = self.item.outcome
+        if ended is not None:
+            last = ended.completion
+            if last.cluster is not None and self._adopted:  # its agent may still have their results
+                self._adopt(self._calls.link(last.cluster), last.cluster, last.attempt)
+            self._fail_waiting(ended)
             return
         target = self._target()
         if target is None or not (self.waiting or self._adopted):
@@ -103,12 +107,7 @@ class ActorCalls:
         link = self._calls.link(cluster)
         if link is None:  # it was closed, and the end of the actor will be reported
             return
-        while self._adopted:
-            call = self._adopted.popleft()
-            if call.outcome is None:
-                self.unanswered += 1
-                call.sent_to, call.actor_attempt = cluster, attempt
-                link.adopt_method(call.id, (self.item.id, attempt), (self.item.scheduled_id, attempt))
+        self._adopt(link, cluster, attempt)
         if attempt != self._attempt:
             self._attempt, self._number = attempt, 0
         batch = self._next(cluster)
@@ -124,6 +123,15 @@ class ActorCalls:
             )
             if self.waiting:
                 self._calls.wake(self)
+
+    def _adopt(self, link: ClusterLink | None, cluster: str, attempt: int) -> None:
+        """Ask the agent for the results of calls that an earlier process sent."""
+        while link is not None and self._adopted:
+            call = self._adopted.popleft()
+            if call.outcome is None:
+                self.unanswered += 1
+                call.sent_to, call.actor_attempt = cluster, attempt
+                link.adopt_method(call.id, (self.item.id, attempt), (self.item.scheduled_id, attempt))
 
     def wait_reason(self, call: CallItem) -> tuple[str, int]:
         """On the loop: why a call has no result yet, and how many calls before it have none either."""

@@ -267,7 +267,14 @@ def test_an_instance_that_hangs_while_its_info_answers_delays_no_others(
 
 @pytest.mark.parametrize(
     ("replicas", "problem"),
-    [(-3, ""), (0, ""), (None, ""), ("many", "replicas_running"), ([2], "replicas_running"), (1e400, "no JSON")],
+    [
+        (0, ""),
+        (None, ""),
+        (-3, "replicas_running"),
+        ("many", "replicas_running"),
+        ([2], "replicas_running"),
+        (1e400, "no JSON"),
+    ],
 )
 def test_an_instance_that_lies_about_its_replicas(
     scheduler: ServingProcess, instance: Start, replicas: Any, problem: str

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ray_multicluster_scheduler import ObjectRefGenerator, TaskSubmissionError, get, wait
+from ray_multicluster_scheduler import ObjectRefGenerator, ResultLostError, TaskSubmissionError, get, wait
 from ray_multicluster_scheduler.common.model import FailureClass
 from ray_multicluster_scheduler.common.several_returns import DISCARD, NEXT, NO_VALUE, STREAM, VALUES_AHEAD
 from tests.support.eventually import until
@@ -110,6 +110,16 @@ def test_a_request_that_an_attempt_did_not_answer_is_repeated(stream: Stream) ->
     stream.plane.answer(repeated, "c")
     stream.plane.answer(stream.request(1, 1), "b")
     assert [next(stream.values).result() for _ in range(4)] == ["a", "b", "c", "d"]
+
+
+def test_a_value_that_was_lost_is_an_error(stream: Stream) -> None:
+    stream.plane.answer(stream.request(1), "b")
+    stream.plane.answer(stream.whole, 2)
+    stream.plane.fail_call(stream.request(0), FailureClass.CLUSTER, code="CLUSTER_LOST")
+    stream.no_value(*range(2, VALUES_AHEAD))
+    with pytest.raises(ResultLostError, match="Value 0 of"):
+        next(stream.values)
+    assert [one.result() for one in stream.values] == ["b"]
 
 
 def test_a_value_that_cannot_be_sent_is_an_error_of_its_own(stream: Stream) -> None:

@@ -121,6 +121,18 @@ def test_a_call_of_an_older_mailbox_is_asked_for_and_not_passed_on(service: Acto
     assert service.link.adopted_methods == [("old", ("a", 1), ("a", 1))]
 
 
+def test_a_call_whose_actor_ended_before_it_was_named_again_is_asked_for(service: ActorService) -> None:
+    """Its agent may still have the result."""
+    actor = service.plane.find_item("a")
+    assert actor is not None
+    service.plane.finish(actor)
+    service.call("c", "a", first=False, mailbox="another")
+    until(lambda: service.link.adopted_methods == [("c", ("a", 1), ("a", 1))])
+    service.answer("c", 5)
+    (reported,) = service.changes()["items"]
+    assert reported["outcome"]["completion"]["state"] == "SUCCEEDED"
+
+
 def test_ids_of_others_are_refused(service: ActorService) -> None:
     service.plane.taken(an_actor("b"))
     service.call("c", "a", client="one")

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from ray_multicluster_scheduler.app.client_api.handles.call_handle import ActorCallHandle
 from ray_multicluster_scheduler.app.client_api.handles.handle import DynamicHandle, Handle, PartHandle, TaskHandle
-from ray_multicluster_scheduler.common.exception import SchedulerError, TaskSubmissionError
+from ray_multicluster_scheduler.common.exception import ResultLostError, SchedulerError, TaskSubmissionError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.common.several_returns import DISCARD, DYNAMIC, STREAMING, VALUES_AHEAD, next_value
 from ray_multicluster_scheduler.control_plane.runtime.arguments import Arguments
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Outcome, Promise
+from ray_multicluster_scheduler.control_plane.runtime.outcome import value_of
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class ValueRequests:
         self._changed = threading.Condition(threading.RLock())
         self._values: dict[int, CallPromise] = {}
         """Values that arrived and were not read."""
+        self._lost: set[int] = set()
+        """Values that cannot be had any more, although the generator yielded them."""
         self._asked: set[int] = set()
         self._again: set[int] = set()
         """Requests to be repeated: their attempt has ended."""
@@ -58,7 +61,7 @@ class ValueRequests:
 
     def available(self) -> bool:
         """Whether the next value, or the end, is known."""
-        return self.read in self._values or self.ended
+        return self.read in self._values or self.read in self._lost or self.ended
 
     @property
     def ended(self) -> bool:
@@ -79,11 +82,18 @@ class ValueRequests:
         callback()
 
     def take(self) -> CallPromise | None:
-        """The next value, which is known; None at the end."""
+        """The next value, which is known; None at the end. Raises ResultLostError for one that was lost."""
         with self._changed:
-            value = self._values.pop(self.read, None)
-            if value is not None:
+            index, lost = self.read, self.read in self._lost
+            value = self._values.pop(index, None)
+            if value is not None or lost:
                 self.read += 1
+        if lost:
+            raise ResultLostError(
+                f"Value {index} of the generator {self.whole.id} was lost on its way: its request was not answered.",
+                task_id=self.whole.id,
+                next_step="submit it again if you need this value; the next call of next() goes on after it",
+            )
         if value is not None:
             self._request_more()
         return value
@@ -169,6 +179,12 @@ class ValueRequests:
             watcher()
 
     def _set_end(self, index: int) -> None:
+        """There will be no value ``index``; it was lost if the generator reports that it yielded more."""
+        outcome = self.whole.outcome
+        total = value_of(outcome) if outcome is not None and outcome.succeeded else None
+        if isinstance(total, int) and index < total:
+            self._lost.add(index)
+            index = total
         self.end = index if self.end is None else min(self.end, index)
 
     def _notify(self) -> list[Callable[[], object]]:
@@ -264,8 +280,8 @@ class ObjectRefGenerator:
             raise StopAsyncIteration from None
 
     def completed(self) -> Handle:
-        """The handle of the task or call, which ends with the generator; its value is None. From now on the generator
-        is not held back, so that it ends without a reader; the program keeps what it yields."""
+        """The handle of the task or call, which ends with the generator; its value is the number of values. From now on
+        the generator is not held back, so that it ends without a reader; the program keeps what it yields."""
         self._requests.lift_bounds()
         return self._whole
 

@@ -178,7 +178,7 @@ class Shell(_Shell):
         while failure is None:
             value, failure = self._attempted(next, values, _END)
             if value is _END:
-                failure = succeeded(None, "method's")
+                failure = succeeded(index, "method's")
             elif self._channel.is_cancelled(key):
                 failure = {"status": "cancelled"}, ()
             elif failure is None:
@@ -270,7 +270,7 @@ class AsyncShell(_Shell):
             except BaseException as error:  # noqa: BLE001 - the user's exception is the answer
                 failure = user_error(error)
             if failure is None and value is _END:
-                failure = succeeded(None, "method's")
+                failure = succeeded(index, "method's")
             elif failure is None:
                 envelope, failure = yielded(value, index, "method's")
                 if envelope is not None:

@@ -185,7 +185,7 @@ def _stream(task: TaskOrder, separate: Sequence[Blob]) -> Generator[Envelope, No
     while failure is None:
         value, failure = attempted("task", next, values, _END)
         if value is _END:
-            failure = succeeded(None, "task's")
+            failure = succeeded(index, "task's")  # the number of values, by which the reader notices a lost one
         elif failure is None:
             envelope, failure = yielded(value, index, "task's")
             if envelope is not None:
