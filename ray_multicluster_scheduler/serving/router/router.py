@@ -7,6 +7,7 @@ Events that concern many tasks only note them; ``review`` then places a bounded 
 
 from __future__ import annotations
 
+import functools
 import math
 from array import array
 from collections import deque
@@ -44,34 +45,34 @@ class Decision(NamedTuple):
     instance: str
     reason: str
     candidates: tuple[str, ...]
-    numbers: array[float]
-    """Three for each candidate: expected wait (ms), own time (ms; -1 if unknown), tasks that were charged there."""
+    packed: bytes
+    """Three 32-bit floats for each candidate: expected wait (ms), own time (ms; -1 if unknown), tasks charged there."""
 
     def expected_ms(self) -> float | None:
         """The expected time until the request is finished on the chosen instance; None if it is unknown."""
         if self.instance not in self.candidates:
             return None
         index = 3 * self.candidates.index(self.instance)
-        wait, own = self.numbers[index : index + 2]
+        wait, own = array("f", self.packed)[index : index + 2]
         return wait + own if own >= 0 else None
 
     def moved(self, instance: str, prediction: Prediction | None, reason: str) -> Decision:
         """The same candidates, of which another one has become free."""
-        names, numbers = self.candidates, array("f", self.numbers)
+        names, numbers = self.candidates, array("f", self.packed)
         if instance not in names:
             names, numbers = (*names, instance), numbers + array("f", (0, 0, 0))
         index = 3 * names.index(instance)
         numbers[index], numbers[index + 1] = 0.0, -1.0 if prediction is None else prediction.mean_ms
-        return Decision(self.strategy, instance, reason, names, numbers)
+        return Decision(self.strategy, instance, reason, names, numbers.tobytes())
 
     def size(self) -> int:
         """Bytes of memory, roughly."""
         return 300 + len(self.reason) + 20 * len(self.candidates)
 
     def to_dict(self) -> dict[str, Any]:
-        rows = []
+        rows, numbers = [], array("f", self.packed)
         for index, instance in enumerate(self.candidates):
-            wait, own, length = self.numbers[3 * index : 3 * index + 3]
+            wait, own, length = numbers[3 * index : 3 * index + 3]
             rows.append(
                 {
                     "instance": instance,
@@ -298,15 +299,15 @@ class Router:
         candidates = [self._candidate(one, task, now) for one in able]
         strategy = self.strategy_of(task.model)
         choice = self._select(strategy, candidates, task)
-        numbers: array[float] = array("f")
+        numbers: list[float] = []
         prediction = None
         for one in candidates:
             own = -1.0 if one.prediction is None else one.prediction.mean_ms
-            numbers.extend((one.wait_ms, own, one.length))
+            numbers += (one.wait_ms, own, one.length)
             if one.instance == choice.instance:
                 prediction = one.prediction
-        names = tuple(one.instance for one in candidates)
-        decision = Decision(strategy.name, choice.instance, choice.reason, names, numbers)
+        names = _shared(tuple(one.instance for one in candidates))
+        decision = Decision(strategy.name, choice.instance, choice.reason, names, array("f", numbers).tobytes())
         return self.instances[choice.instance], prediction, decision
 
     def _place(self, task: Task, chosen: tuple[Instance, Prediction | None, Decision] | None) -> None:
@@ -414,3 +415,9 @@ class Router:
             if other.paused or here < there * (1 - _MIN_GAIN) or (prediction is None and not task.charge[0]):
                 return _Move(math.inf if other.paused else there - here, task, prediction)
         return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _shared(names: tuple[str, ...]) -> tuple[str, ...]:
+    """One object for equal names, since many thousands of finished tasks keep theirs."""
+    return names

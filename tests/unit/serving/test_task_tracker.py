@@ -224,7 +224,7 @@ def test_queued_tasks_are_counted_by_model() -> None:
 
 
 def test_decisions_count_in_the_bound_on_bytes() -> None:
-    decision = Decision("s", "i", "r" * 50, ("i",) * 1_000, array("f", [0.0] * 3_000))
+    decision = Decision("s", "i", "r" * 50, ("i",) * 1_000, array("f", [0.0] * 3_000).tobytes())
     tracker = TaskTracker(max_bytes=100_000)
     for number in range(20):
         tracker.register_task(str(number), "i", "m")
