@@ -34,7 +34,7 @@ class QuotaRefusal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Booking:
-    """What one item uses of its pool's quota. It is ``reserved`` until the item has started; a ``claim`` is reserved for
+    """What one item uses of its pool's quota. It is ``reserved`` until the item has started. A ``claim`` is reserved for
     an item that waits for others to leave, and may be more than is free."""
 
     pool: str
