@@ -18,7 +18,8 @@ from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterPro
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Instruction, Transition
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending
-from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow, SentRow
+from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow, PoolRow, SentRow
+from ray_multicluster_scheduler.scheduler.pools.pool import Pool
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding
 
 _KINDS: dict[str, dict[str, Any]] = {
@@ -58,11 +59,17 @@ def _owner_row(data: Mapping[str, Any]) -> OwnerRow:
     return OwnerRow(data["name"], data["paused"], None if limits is None else OwnerLimits.model_validate(limits))
 
 
+def _pool_row(data: Mapping[str, Any]) -> PoolRow:
+    return PoolRow(data["name"], None if data["pool"] is None else Pool.from_dict(data["pool"]))
+
+
 # How to read a field by its name; all others are plain data. None stays None.
 _READERS: dict[str, Callable[[Any], Any]] = {
     "items": lambda rows: tuple(_item_row(row) for row in rows),
     "clusters": lambda rows: tuple(_cluster_row(row) for row in rows),
     "owners": lambda rows: tuple(_owner_row(row) for row in rows),
+    "pools": lambda rows: tuple(_pool_row(row) for row in rows),
+    "pool": Pool.from_dict,
     "sent": lambda rows: tuple(SentRow(**row) for row in rows),
     "limits": OwnerLimits.model_validate,
     "task": TaskDescription.from_dict,
@@ -77,7 +84,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-_ROWS = (ItemRow, ClusterRow, OwnerRow, SentRow)
+_ROWS = (ItemRow, ClusterRow, OwnerRow, PoolRow, SentRow)
 
 
 def _plain_fields(value: Any) -> dict[str, Any]:

@@ -455,6 +455,7 @@ class Runtime(LoopThread, ControlPlane):
             settings,
             [cluster.metadata() for cluster in self.config.clusters],
             policy=PolicyEngine(settings, local_python=platform.python_version(), catalog=load_policies(settings)),
+            pools=[pool.pool() for pool in self.config.pools],
         )
         log = self._persistence.log(
             self.machine,

@@ -134,10 +134,12 @@ class ServingStatus(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FleetState:
-    """Operators' decisions about clusters and owners (cordon, pause, limits), by name. Replaces the previous one."""
+    """Operators' decisions about clusters, owners and pools (cordon, pause, limits, quota), by name. Replaces the previous
+    one."""
 
     clusters: Mapping[str, bytes] = field(default_factory=dict)
     owners: Mapping[str, bytes] = field(default_factory=dict)
+    pools: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -230,6 +230,7 @@ class Attempts:
 
     def _set_running(self, record: TaskRecord, started_at: float, sentence: str, now: float) -> None:
         record.started_at = started_at
+        self._machine.pools.started(record)
         if record.task.runs_actors:
             self._machine.output.clear_timer(timers.start_key(record.task.id, record.attempt))
         code = codes.READY if record.task.runs_actors else codes.STARTED

@@ -12,7 +12,8 @@ from ray_multicluster_scheduler.common.model import (
     TaskDescription,
 )
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
-from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow, SentRow
+from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow, PoolRow, SentRow
+from ray_multicluster_scheduler.scheduler.pools.pool import Pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,10 +296,24 @@ class OwnerLimitsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolChanged:
+    """Create a pool, or replace the one of this name. Running items continue, even above a lowered quota."""
+
+    pool: Pool
+
+
+@dataclass(frozen=True, slots=True)
+class PoolDeleted:
+    """Delete a pool. One with unfinished items accepts nothing new from now on, and is deleted when they have ended."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Restored:
     """The rows of an earlier process, for a machine that has no items yet.
 
-    Clusters and owners that are not named keep their defaults. ``next_fence`` is the next fence of the earlier
+    Clusters, owners and pools that are not named keep their defaults. ``next_fence`` is the next fence of the earlier
     machines, ``next_number`` the number of the next item. ``sent`` lists recent submissions of ended items, for the
     submission interval.
     """
@@ -306,6 +321,7 @@ class Restored:
     items: tuple[ItemRow, ...]
     clusters: tuple[ClusterRow, ...] = ()
     owners: tuple[OwnerRow, ...] = ()
+    pools: tuple[PoolRow, ...] = ()
     next_fence: int = 1
     next_number: int = 1
     sent: tuple[SentRow, ...] = ()
@@ -346,6 +362,8 @@ Event: TypeAlias = (
     | QueuePaused
     | QueueResumed
     | OwnerLimitsChanged
+    | PoolChanged
+    | PoolDeleted
     | Restored
     | Continued
 )

@@ -52,7 +52,7 @@ class Remember(NamedTuple):
 
 
 class RememberFleet(NamedTuple):
-    """Operators' orders for clusters or owners changed: make those rows durable before any outward effect of the same
+    """Orders for clusters, owners or pools changed: make those rows durable before any outward effect of the same
     call."""
 
 

@@ -21,14 +21,16 @@ from ray_multicluster_scheduler.scheduler.lifecycle.placement.prefetch import Pr
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.reservation import WideItemReservations
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.scheduling_pass import SchedulingPass
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.start_estimate import StartEstimate, estimate_start
+from ray_multicluster_scheduler.scheduler.lifecycle.pool_quota import PoolQuota
 from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import UnmetPrerequisites
 from ray_multicluster_scheduler.scheduler.lifecycle.queue_control import QueueControl
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.refresher import SnapshotRefresher
 from ray_multicluster_scheduler.scheduler.lifecycle.restore import Restore
-from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow
+from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow, PoolRow
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from ray_multicluster_scheduler.scheduler.policy.verdict import Verdict, verdict
+from ray_multicluster_scheduler.scheduler.pools.pool import Pool
 from ray_multicluster_scheduler.scheduler.queue.queue_position import (
     QueuePosition,
     first_positions,
@@ -54,9 +56,10 @@ class SchedulerMachine:
         policy: PolicyEngine | None = None,
         local_python: str = "3.11",
         first_fence: int = 1,
+        pools: Iterable[Pool] = (),
     ) -> None:
         engine = policy or PolicyEngine(settings, local_python=local_python)
-        self._state = MachineState(settings, clusters, engine, first_fence)
+        self._state = MachineState(settings, clusters, engine, first_fence, pools)
         self.registry = self._state.registry
         self.clusters = self._state.clusters
         """Life cycle and recorded health of the clusters; change them only by events."""
@@ -100,6 +103,8 @@ class SchedulerMachine:
             events.QueuePaused: self._control.pause,
             events.QueueResumed: self._control.resume,
             events.OwnerLimitsChanged: self._control.change_owner_limits,
+            events.PoolChanged: self._control.change_pool,
+            events.PoolDeleted: self._control.delete_pool,
             events.Restored: self._restore.restored,
             events.TimerFired: self._timer_fired,
             events.Continued: lambda _event, _now: None,  # the pass that follows every event does the work
@@ -172,6 +177,15 @@ class SchedulerMachine:
     def owner_rows(self) -> tuple[OwnerRow, ...]:
         """The durable rows of owners that are paused or have limits other than in the settings."""
         return self._restore.owners()
+
+    def pool_rows(self) -> tuple[PoolRow, ...]:
+        """The durable rows of pools that were created, changed or deleted at run time."""
+        return self._state.pools.rows()
+
+    @property
+    def pools(self) -> PoolQuota:
+        """The pools and the use of their quota, read-only."""
+        return self._state.pools
 
     def limits_of(self, owner: str) -> OwnerLimits:
         """The current limits of this owner."""
@@ -252,6 +266,11 @@ class SchedulerMachine:
             raise ConfigurationError(
                 self.registry.unknown_name_message(name), task_id=task.id, cluster=name, next_step=hint
             )
+        task = self._state.pools.assigned(task)
+        refusal = self._state.pools.inadmissible(task)
+        if refusal is not None:
+            _, sentence, step = refusal
+            raise ConfigurationError(f"The item would be refused: {sentence}.", task_id=task.id, next_step=step)
         decision, full = self._scheduling.plan(task, now), self._admission.queue_limit_refusal(task)
         if full is None or verdict(decision) is not Verdict.WAIT:
             return decision

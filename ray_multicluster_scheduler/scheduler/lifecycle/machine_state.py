@@ -19,14 +19,17 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     Dispatch,
     InstructionBuffer,
     Remember,
+    RememberFleet,
     StartAttempt,
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.run_times import CompletionRate, RunTimes, code_key
+from ray_multicluster_scheduler.scheduler.lifecycle.pool_quota import PoolQuota
 from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import DependencyOutcome, Prerequisites
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.timers import StartTimeouts
 from ray_multicluster_scheduler.scheduler.policy.cluster_submission_history import ClusterSubmissionHistory
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
+from ray_multicluster_scheduler.scheduler.pools.pool import Pool
 from ray_multicluster_scheduler.scheduler.queue.order import ORDERS
 from ray_multicluster_scheduler.scheduler.queue.owner_account import OwnerAccount, holding_of
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
@@ -37,7 +40,12 @@ class MachineState:
     """State of the whole machine. It is soft state: what a restart needs was persisted."""
 
     def __init__(
-        self, settings: Settings, clusters: Iterable[ClusterMetadata], engine: PolicyEngine, first_fence: int
+        self,
+        settings: Settings,
+        clusters: Iterable[ClusterMetadata],
+        engine: PolicyEngine,
+        first_fence: int,
+        pools: Iterable[Pool],
     ) -> None:
         self.settings = settings
         self.registry = ClusterRegistry(settings, clusters)
@@ -46,6 +54,7 @@ class MachineState:
         self.queue = TaskQueue(ORDERS[settings.order](settings.ageing_s), self._new_account)
         self.owner_limits: dict[str, OwnerLimits] = {}
         """Limits set at run time; all other owners have those of the settings."""
+        self.pools = PoolQuota(engine.quota, pools)
         self.held_items: set[str] = set()
         self.freed_clusters: set[str] = set()
         """Clusters with more capacity than at the last scan of the queue."""
@@ -101,6 +110,8 @@ class MachineState:
         if state is TaskState.SUCCEEDED and record.started_at is not None:
             self.run_times.item_ended(record.task, now - record.started_at)
         self.transition(record, state, code, message, now)
+        if self.pools.item_ended(record):
+            self.change_pool(record.wanted.pool or "", None)
         self.unfinished -= 1
         if not self.unfinished:
             self.start_timeouts.clear()
@@ -160,6 +171,11 @@ class MachineState:
         """May the next item use reserved capacity exactly if the previous one may? So if both run the same code."""
         return code_key(before.task) == code_key(after.task) and after.task.id not in self.wide_reservations
 
+    def refusal(self, group: ShapeGroup) -> tuple[str, str] | None:
+        """Why no item of the group may start now, whatever is free: by its owner's limits, or by its pool. Code and
+        sentence; None if it may."""
+        return self.queue.refusal(group) or self.pools.refusal(self.records[group.head().task_id].wanted)
+
     def persist_rebooked(self) -> None:
         """Persist the items that were booked on other nodes because of other items."""
         for task_id in sorted(self.registry.rebooked):
@@ -178,6 +194,13 @@ class MachineState:
         record.holding = holding_of(record.task, self.fleet.total(now), now)
         self.queue.charge(record.task.owner, record.holding, now)
 
+    def change_pool(self, name: str, pool: Pool | None) -> None:
+        """As PoolQuota.change, durably. Every item may be affected."""
+        if self.pools.change(name, pool):
+            self.output.add(RememberFleet())
+            self.registry.changed.update(self.registry.names())  # what views remember of verdicts is outdated
+            self.pools.freed.update(self.pools.ledger.pools)
+
     def dispatch(
         self,
         record: TaskRecord,
@@ -193,6 +216,7 @@ class MachineState:
         self.charge_owner(record, now)
         record.attempt += 1
         record.cluster, record.placed = cluster, decision
+        self.pools.dispatched(record)
         if record.fence is not None:
             record.earlier_fences += (record.fence,)
         record.fence, self.next_fence = self.next_fence, self.next_fence + 1
@@ -204,6 +228,7 @@ class MachineState:
         """Release the slot, the share and the timers of an attempt that has ended. False if no capacity was freed."""
         assert record.holding is not None, f"{record.task.id} has no attempt"
         self.queue.refund(record.task.owner, record.holding, now)
+        self.pools.attempt_ended(record)
         record.holding = None
         if record.task.runs_actors:
             self.output.clear_timer(timers.start_key(record.task.id, record.attempt))

@@ -1,4 +1,4 @@
-"""QueueControl: hold, release, re-prioritise, pause, resume and owner limits."""
+"""QueueControl: hold, release, re-prioritise, pause, resume, owner limits and pools."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from ray_multicluster_scheduler.scheduler.lifecycle import codes
 from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     HoldRequested,
     OwnerLimitsChanged,
+    PoolChanged,
+    PoolDeleted,
     PriorityChanged,
     QueuePaused,
     QueueResumed,
@@ -91,6 +93,16 @@ class QueueControl:
         self._scheduling.owner_limited(owner, now)
         if is_over:
             self._prefetch.recall_owner(owner, "its owner may have less on clusters", now)
+
+    def change_pool(self, event: PoolChanged, now: float) -> None:
+        """Running items continue even above a lowered quota; prefetched ones are recalled."""
+        self._machine.change_pool(event.pool.name, event.pool)
+        for record in self._prefetch.records_of_pool(event.pool.name):
+            self._prefetch.recall(record, "its pool was changed", now)
+
+    def delete_pool(self, event: PoolDeleted, now: float) -> None:
+        del now  # what runs in it continues
+        self._machine.change_pool(event.name, None)
 
     def _pause_cluster(self, name: str, reason: str | None, now: float) -> None:
         state = self._machine.registry.find(name)

@@ -7,6 +7,7 @@ that may be alive a request goes to its cluster, and it is not started again bef
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
@@ -26,7 +27,14 @@ from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import Machine
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.prefetch import Prefetch
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.scheduling_pass import SchedulingPass
 from ray_multicluster_scheduler.scheduler.lifecycle.record import NO_FAILURES, Ending, TaskRecord
-from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow, PlaceState, SentRow
+from ray_multicluster_scheduler.scheduler.lifecycle.rows import (
+    ClusterRow,
+    ItemRow,
+    OwnerRow,
+    PlaceState,
+    PoolRow,
+    SentRow,
+)
 
 
 class Restore:
@@ -63,6 +71,7 @@ class Restore:
             restarts=record.restarts,
             load_bytes=record.load_bytes,
             pinned=record.pinned,
+            pool=record.wanted.pool,
             held=record.held,
             waits_for="" if missing is None else missing.arguments,
             after=() if missing is None else tuple(missing.after),
@@ -92,6 +101,9 @@ class Restore:
         paused, limits = self._machine.queue.paused_owners(), self._machine.owner_limits
         return tuple(OwnerRow(name, paused.get(name), limits.get(name)) for name in sorted({*paused, *limits}))
 
+    def pools(self) -> tuple[PoolRow, ...]:
+        return self._machine.pools.rows()
+
     # ---- loading rows
 
     def restored(self, event: Restored, now: float) -> None:
@@ -109,6 +121,7 @@ class Restore:
                 self._machine.owner_limits[owner.name] = owner.limits
             if owner.paused is not None:
                 self._machine.queue.pause(owner.name, owner.paused)
+        self._machine.pools.restore(event.pools)
         rows = sorted(event.items, key=lambda row: row.number)
         for row in rows:
             self._admission.register(_record(row))
@@ -137,6 +150,9 @@ class Restore:
         assert row.holding is not None, f"{task.id} has an attempt and no share"
         record.holding = row.holding
         self._machine.queue.charge(task.owner, row.holding, now)
+        self._machine.pools.dispatched(record)
+        if record.started_at is not None:
+            self._machine.pools.started(record)
         self._restore_bookings(row, record, now)
         if record.started_at is not None and task.run_timeout is not None:
             due = max(now, record.started_at + task.run_timeout)
@@ -223,6 +239,8 @@ def _record(row: ItemRow) -> TaskRecord:
     )
     if row.pinned is not None:
         record.pin(row.pinned)
+    if row.pool != row.task.pool:
+        record.wanted = replace(record.wanted, pool=row.pool)
     if row.priority != row.task.priority:
         record.prioritise(row.priority)
     return record

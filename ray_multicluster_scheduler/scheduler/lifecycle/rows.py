@@ -17,6 +17,7 @@ from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterProblem
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending
+from ray_multicluster_scheduler.scheduler.pools.pool import Pool
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding
 
 PlaceState = Literal["none", "ahead", "held", "away"]
@@ -50,6 +51,7 @@ class ItemRow:
     restarts: int = 0
     load_bytes: int = 0
     pinned: str | None = None
+    pool: str | None = None
     held: str | None = None
     waits_for: str = ""
     after: tuple[str, ...] = ()
@@ -96,3 +98,11 @@ class OwnerRow:
     name: str
     paused: str | None = None
     limits: OwnerLimits | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRow:
+    """A pool that was created or changed at run time. ``pool`` is None if it was deleted."""
+
+    name: str
+    pool: Pool | None = None

@@ -5,6 +5,8 @@ Programs use the codes, which never change their meaning; the sentences are for 
 
 from __future__ import annotations
 
+from ray_multicluster_scheduler.scheduler.pools import quota_ledger
+
 CLUSTER_UNKNOWN = "CLUSTER_UNKNOWN"
 STALE_SNAPSHOT = "STALE_SNAPSHOT"
 CLUSTER_SUSPECT = "CLUSTER_SUSPECT"
@@ -36,6 +38,14 @@ MAX_IN_FLIGHT = "MAX_IN_FLIGHT"
 BETTER_IS_ASKED = "BETTER_IS_ASKED"
 OWNER_PAUSED = "OWNER_PAUSED"
 OWNER_LIMIT = "OWNER_LIMIT"
+
+POOL_FULL = quota_ledger.POOL_FULL
+POOL_NOT_HERE = quota_ledger.POOL_NOT_HERE
+POOL_TOO_SMALL = quota_ledger.POOL_TOO_SMALL
+POOL_UNKNOWN = quota_ledger.POOL_UNKNOWN
+BORROW_LIMIT = quota_ledger.BORROW_LIMIT
+POOL_FORBIDDEN = "POOL_FORBIDDEN"
+POOL_DRAINING = "POOL_DRAINING"
 
 PLACED = "PLACED"
 POLICY_FAILED = "POLICY_FAILED"
@@ -90,6 +100,12 @@ UNBLOCKED_BY: dict[str, str] = {
     POLICY_FAILED: "the failing policy is repaired or removed from the configuration",
     OWNER_PAUSED: "an operator resumes the owner's queue",
     OWNER_LIMIT: "another item of the same owner ends, or its limit is raised",
+    POOL_FULL: "an item of its pool ends, or of a pool that borrows from it; or the quota of its pool is raised",
+    BORROW_LIMIT: "an item of its pool ends, or the borrow_limit of its pool is raised",
+    POOL_TOO_SMALL: "the quota of its pool is raised",
+    POOL_NOT_HERE: "its pool gets a quota for {cluster}",
+    POOL_UNKNOWN: "a pool of this name is created",
+    POOL_FORBIDDEN: "an administrator adds its owner to the pool",
     BETTER_IS_ASKED: "the snapshot request to {cluster} is answered or fails",
 }
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, get_args
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, Self, TypeAlias, get_args
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model.resources import Resources
@@ -50,6 +50,15 @@ class Pool:
             raise self._error(f"has reclaim {self.reclaim!r} and no cohort", "name the cohort, or leave reclaim out")
         if self.protected and any(self.borrow_limit.values()):
             raise self._error("is protected and has a borrow_limit", "leave one out: a protected pool does not borrow")
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read what :meth:`to_dict` returned; keys that only a later version knows are dropped."""
+        known = {one.name: data[one.name] for one in fields(cls) if one.name in data}
+        return cls(**{**known, "owners": tuple(known.get("owners", ()))})
 
     def _error(self, what: str, next_step: str) -> ConfigurationError:
         return ConfigurationError(f"Pool {self.name} {what}.", next_step=next_step)

@@ -36,7 +36,8 @@ from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterPro
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending
-from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow
+from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow, PoolRow
+from ray_multicluster_scheduler.scheduler.pools.pool import Pool
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding
 
 _VERSION = 1
@@ -278,18 +279,24 @@ def decode_completion(stored: StoredItem) -> Complete | None:
     return Complete(**{**document, "state": TaskState(document["state"])})
 
 
-def encode_fleet(clusters: Iterable[ClusterRow], owners: Iterable[OwnerRow], absent: Mapping[str, bytes]) -> FleetState:
-    """Operators' decisions about clusters and owners, including those about ``absent`` clusters (not configured
+def encode_fleet(
+    clusters: Iterable[ClusterRow],
+    owners: Iterable[OwnerRow],
+    pools: Iterable[PoolRow],
+    absent: Mapping[str, bytes],
+) -> FleetState:
+    """Operators' decisions about clusters, owners and pools, including those about ``absent`` clusters (not configured
     now)."""
     documents = {one.name: _cluster(one) for one in clusters}
     present = {name: _text({"v": _VERSION, **document}) for name, document in documents.items() if document}
     return FleetState(
         {**{name: text for name, text in absent.items() if name not in documents}, **present},
         {one.name: _text({"v": _VERSION, **_owner(one)}) for one in owners},
+        {one.name: _text({"v": _VERSION, "pool": one.pool and one.pool.to_dict()}) for one in pools},
     )
 
 
-def decode_fleet(stored: FleetState) -> tuple[tuple[ClusterRow, ...], tuple[OwnerRow, ...]]:
+def decode_fleet(stored: FleetState) -> tuple[tuple[ClusterRow, ...], tuple[OwnerRow, ...], tuple[PoolRow, ...]]:
     clusters = []
     for name, text in stored.clusters.items():
         document = json.loads(text)
@@ -301,7 +308,11 @@ def decode_fleet(stored: FleetState) -> tuple[tuple[ClusterRow, ...], tuple[Owne
         document = json.loads(text)
         limits = document.get("limits")
         owners.append(OwnerRow(name, document["paused"], None if limits is None else stored_owner_limits(limits)))
-    return tuple(clusters), tuple(owners)
+    pools = []
+    for name, text in stored.pools.items():
+        pool = json.loads(text)["pool"]
+        pools.append(PoolRow(name, None if pool is None else Pool.from_dict(pool)))
+    return tuple(clusters), tuple(owners), tuple(pools)
 
 
 def printable(text: str) -> str:

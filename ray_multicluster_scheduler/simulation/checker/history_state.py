@@ -36,6 +36,8 @@ _DISTURBING = frozenset(
         events.QueuePaused,
         events.QueueResumed,
         events.OwnerLimitsChanged,
+        events.PoolChanged,
+        events.PoolDeleted,
         events.ClusterChanged,
         events.CordonChanged,
         events.ClusterDeclaredDead,

@@ -61,6 +61,8 @@ class SchedulingPass:
         self._full_scan = False
         self._skipped_owners: set[str] = set()
         """Owners that could start nothing when their groups were last considered."""
+        self._lacking_quota: dict[str, dict[ShapeGroup, None]] = {}
+        """Groups that wait for the quota of their pool, by pool: scans leave them out until there is more."""
         self._known_waits: dict[Shape, SchedulingDecision] = {}
         self._connecting: dict[str, None] = {}
         """Queued items that start no work; :meth:`_connect` places them."""
@@ -157,7 +159,7 @@ class SchedulingPass:
             return None
         head = self._machine.records[record.group.head().task_id]  # the head decides for its group
         views = self._reservations.views_for(head, self._machine.fresh_views(now) if views is None else views, now)
-        refusal = self._machine.queue.refusal(record.group)
+        refusal = self._machine.refusal(record.group)
         if refusal is None:
             decision = self._machine.engine.schedule(record.wanted, views, now, retry=record.retry)
             return replace(decision, task_id=record.task.id)
@@ -169,7 +171,8 @@ class SchedulingPass:
         answer, whatever else it would wait for."""
         views = self._reservations.views_for_new(task, self._machine.fresh_views(now), now)
         decision = self._machine.engine.schedule(task, views, now)
-        refusal = self._machine.queue.refusal_of(task.owner, task.placement.get("GPU", 0.0))
+        queue, pools = self._machine.queue, self._machine.pools
+        refusal = queue.refusal_of(task.owner, task.placement.get("GPU", 0.0)) or pools.refusal(task)
         if refusal is None or verdict(decision) not in (Verdict.PLACED, Verdict.WAIT):
             return decision
         return self._refusal_decision(task.id, refusal, decision.candidates, now)
@@ -190,6 +193,7 @@ class SchedulingPass:
             for owner in sorted(self._machine.queue.unblocked_owners):
                 self.rescan_owner(owner)
             self._machine.queue.unblocked_owners.clear()
+        self._recheck_quota()
         self._refresh_reservations(now)
         for task_id in list(self._connecting):
             self._connect(self._machine.records[task_id], now)
@@ -222,6 +226,16 @@ class SchedulingPass:
         ):
             self._machine.output.request_continue()
         self._set_wake_timer(now)
+
+    def _recheck_quota(self) -> None:
+        """Consider the groups again that waited for quota which is free now, or which others of the cohort gave back."""
+        pools = self._machine.pools
+        if self._lacking_quota:
+            for name in pools.with_more_quota():
+                for group in self._lacking_quota.pop(name, ()):
+                    self._machine.queue.unpark(group)
+                    self._machine.new_groups[group] = None
+        pools.freed.clear()
 
     def _refresh_reservations(self, now: float) -> None:
         if self._machine.wide_reservations:
@@ -281,6 +295,12 @@ class SchedulingPass:
     def _decide_group(self, scan: _Scan, group: ShapeGroup, now: float) -> int:
         """Decide for the head of a group; returns how many clusters were checked."""
         record = self._machine.records[group.head().task_id]
+        lacking = self._machine.pools.refusal(record.wanted)
+        if lacking is not None:
+            self._wait(record, group, self._refusal_decision(record.task.id, lacking, (), now), now)
+            self._machine.queue.park(group)
+            self._lacking_quota.setdefault(record.wanted.pool or "", {})[group] = None
+            return 1
         views = self._reservations.views_for(record, self._machine.fleet.views(now), now)
         opened = self._prefiltered(record, group, views, scan)
         decision = self._decide(record, opened, views, now, freed=scan.freed is not None)
