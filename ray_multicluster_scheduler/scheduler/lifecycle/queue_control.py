@@ -97,6 +97,7 @@ class QueueControl:
     def change_pool(self, event: PoolChanged, now: float) -> None:
         """Running items continue even above a lowered quota; prefetched ones are recalled."""
         self._machine.change_pool(event.pool.name, event.pool)
+        self._scheduling.request_full_scan()
         for record in self._prefetch.records_of_pool(event.pool.name):
             self._prefetch.recall(record, "its pool was changed", now)
 
