@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self, get_origin
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model.actor_description import ActorDescription
+from ray_multicluster_scheduler.common.model.checks import plain_number
 from ray_multicluster_scheduler.common.model.gang_description import GangDescription, GangShape
 from ray_multicluster_scheduler.common.model.item_fields import (
     ALL_KINDS,
@@ -148,6 +149,8 @@ class TaskDescription:
     ] = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.priority, float):
+            object.__setattr__(self, "priority", plain_number(self.priority))
         if self.kind == "job" and self.job is None:
             raise ConfigurationError(
                 f"job {self.id} has no entrypoint.",
