@@ -115,6 +115,29 @@ class OwnerLimits(Strict):
 NO_LIMITS = OwnerLimits()
 
 
+class Preemption(Strict):
+    """Who may take whose place. Only items that are preemptible, and in no protected pool, ever give way."""
+
+    preset: str | None = None
+    """``high``, ``medium`` or ``low``, or ``env:NAME`` for that of an environment variable: sets the next two."""
+    label: MaybeSeconds = 0.5
+    """The least difference of priority for ``label_rules``."""
+    same_pool: Annotated[float, Field(gt=0)] = 1.0
+    """The least difference of priority inside a pool."""
+    other_pool: Annotated[float, Field(gt=0)] = 5.0
+    """The same between pools."""
+    enable_cross_pool: bool = True
+    """Whether priority alone may displace items of other pools."""
+    label_rules: dict[str, dict[str, tuple[str, ...]]] = {}
+    """``{key: {value: [victim values]}}``: items with this label may displace those with one of the others."""
+    min_runtime_s: MaybeSeconds = 60.0
+    """How long an attempt runs before it can be preempted; items may have their own."""
+    cool_down_s: MaybeSeconds = 300.0
+    """How long an item that was preempted is spared."""
+    grace_s: MaybeSeconds = 30.0
+    """How long an item may save its state before it is killed."""
+
+
 class ServiceTls(Strict):
     """PEM files of the service's TLS identity; ``cert`` may contain a chain."""
 
@@ -192,6 +215,8 @@ class Settings(Strict):
     """At equal priority: fair between owners, or first in, first out."""
     owners: dict[str, OwnerLimits] = {}
     """Weights and limits by owner."""
+    preemption: Preemption = Preemption()
+    """Who gives way to whom when there is no room."""
     combine: Literal["weighted", "chain"] = "weighted"
     """Scores are added up by weight, or compared one after another."""
     weights: dict[str, Annotated[float, Field(ge=0)]] = {"load": 1.0}

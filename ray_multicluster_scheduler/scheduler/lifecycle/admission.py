@@ -342,7 +342,7 @@ class Admission:
 
     def _cancel_attempt(self, record: TaskRecord, event: CancelRequested, now: float) -> None:
         before = record.ending
-        asked_for = before is not None and before.kind not in ("recall", "take_back")
+        asked_for = before is not None and before.kind not in ("recall", "take_back", "preempt")
         if before is not None and asked_for and (before.force or not event.force):
             return
         if before is None or not asked_for:

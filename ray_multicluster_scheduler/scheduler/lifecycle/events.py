@@ -288,6 +288,15 @@ class QueueResumed:
 
 
 @dataclass(frozen=True, slots=True)
+class StateSaved:
+    """The code of this attempt saved its state; the next attempt gets it."""
+
+    task_id: str
+    attempt: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class OwnerLimitsChanged:
     """Replace all limits of an owner; None restores those of the settings. Running items are not affected."""
 
@@ -361,6 +370,7 @@ Event: TypeAlias = (
     | PriorityChanged
     | QueuePaused
     | QueueResumed
+    | StateSaved
     | OwnerLimitsChanged
     | PoolChanged
     | PoolDeleted

@@ -234,6 +234,8 @@ class FleetEvents:
         for record in self._records_on(state, jobs=jobs):
             if record.state is TaskState.LOST or record.code == reasons.CLUSTER_SUSPECT:
                 back = TaskState.DISPATCHING if record.started_at is None else TaskState.RUNNING
+                if record.ending is not None and record.ending.kind == "preempt":
+                    back = TaskState.PREEMPTING
                 self._machine.transition(record, back, codes.CONTACT_AGAIN, f"{state.name} answers again", now)
 
     def _records_on(self, state: ClusterState, *, jobs: bool) -> list[TaskRecord]:

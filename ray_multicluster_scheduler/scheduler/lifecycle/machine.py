@@ -22,6 +22,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.placement.reservation import
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.scheduling_pass import SchedulingPass
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.start_estimate import StartEstimate, estimate_start
 from ray_multicluster_scheduler.scheduler.lifecycle.pool_quota import PoolQuota
+from ray_multicluster_scheduler.scheduler.lifecycle.preemption import Preemption, preemption_rules
 from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import UnmetPrerequisites
 from ray_multicluster_scheduler.scheduler.lifecycle.queue_control import QueueControl
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
@@ -68,12 +69,17 @@ class SchedulerMachine:
         self._refresher = SnapshotRefresher(self._state)
         self._prefetch = Prefetch(self._state)
         reservations = WideItemReservations(self._state)
-        self._scheduling = SchedulingPass(self._state, self._refresher, self._prefetch, reservations)
+        self._preemption = Preemption(self._state, self._prefetch, preemption_rules(settings))
+        self._scheduling = SchedulingPass(
+            self._state, self._refresher, self._prefetch, reservations, self._preemption
+        )
         self._control = QueueControl(self._state, self._scheduling, self._prefetch)
         self._admission = Admission(self._state, self._scheduling)
         self._attempts = Attempts(self._state, self._scheduling, self._prefetch)
         self._fleet = FleetEvents(self._state, self._scheduling, self._prefetch, self._attempts)
-        self._restore = Restore(self._state, self._admission, self._scheduling, self._prefetch)
+        self._restore = Restore(
+            self._state, self._admission, self._scheduling, self._prefetch, self._preemption
+        )
         self._handlers: dict[type[events.Event], Callable[[Any, float], None]] = {
             events.Submitted: self._admission.submitted,
             events.ArgumentsReady: self._admission.arguments_ready,
@@ -103,6 +109,7 @@ class SchedulerMachine:
             events.QueuePaused: self._control.pause,
             events.QueueResumed: self._control.resume,
             events.OwnerLimitsChanged: self._control.change_owner_limits,
+            events.StateSaved: self._attempts.state_saved,
             events.PoolChanged: self._control.change_pool,
             events.PoolDeleted: self._control.delete_pool,
             events.Restored: self._restore.restored,
@@ -136,6 +143,12 @@ class SchedulerMachine:
                 self._attempts.run_timeout(task_id, now)
             case ("start", task_id):
                 self._attempts.ready_timeout(task_id, now)
+            case (timers.PREEMPT, _):
+                self._preemption.make_plans(now)
+            case ("grace", task_id):
+                self._preemption.grace_over(task_id)
+            case ("room", task_id):
+                self._preemption.room_unused(task_id, now)
             case (timers.KEEP, _):
                 self._scheduling.reserve_for_wide_items(now)
             case (timers.STARTS, _):

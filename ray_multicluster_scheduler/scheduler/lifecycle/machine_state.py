@@ -25,7 +25,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.run_times import CompletionRate, RunTimes, code_key
 from ray_multicluster_scheduler.scheduler.lifecycle.pool_quota import PoolQuota
 from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import DependencyOutcome, Prerequisites
-from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
+from ray_multicluster_scheduler.scheduler.lifecycle.record import FreedRoom, TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.timers import StartTimeouts
 from ray_multicluster_scheduler.scheduler.policy.cluster_submission_history import ClusterSubmissionHistory
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
@@ -34,6 +34,9 @@ from ray_multicluster_scheduler.scheduler.queue.order import ORDERS
 from ray_multicluster_scheduler.scheduler.queue.owner_account import OwnerAccount, holding_of
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 from ray_multicluster_scheduler.scheduler.queue.task_queue import TaskQueue
+
+_FRONT = 10**12
+"""More than the number of any item."""
 
 
 class MachineState:
@@ -62,6 +65,12 @@ class MachineState:
         """Groups with a head that was not considered yet."""
         self.wide_reservations: dict[str, str] = {}
         """The cluster with reserved capacity, by the id of the wide item."""
+        self.rooms: dict[str, FreedRoom] = {}
+        """Room that is freed by preemption, by the id of the item that waits for it."""
+        self.has_left: set[str] = set()
+        """Items whose attempt ended while there were such rooms."""
+        self.preemptible: dict[str, float] = {}
+        """The priorities of the running items that may be preempted."""
         self.fleet = FleetViews(self.registry, self.view)
         self.submissions = ClusterSubmissionHistory(settings)
         self.output = InstructionBuffer()
@@ -126,7 +135,7 @@ class MachineState:
     def enqueue(self, record: TaskRecord, code: str, sentence: str, now: float) -> ShapeGroup:
         """Put an item into the queue; each wait has its own ``queue_timeout``. Returns its group."""
         record.cluster = None
-        group = self.queue.enqueue(record.wanted, record.number, retry=record.retry)
+        group = self.queue.enqueue(record.wanted, _position(record), retry=record.retry)
         if group.decision is not None and code == codes.QUEUED:
             code, sentence = group.decision.code, group.decision.sentence  # what they all wait for is known
         self.transition(record, TaskState.QUEUED, code, sentence, now)
@@ -137,7 +146,7 @@ class MachineState:
 
     def restore_to_queue(self, record: TaskRecord, now: float) -> ShapeGroup:
         """Put an item back into the queue after a restart, without a transition. Returns its group."""
-        record.group = group = self.queue.enqueue(record.wanted, record.number, retry=record.retry)
+        record.group = group = self.queue.enqueue(record.wanted, _position(record), retry=record.retry)
         if record.task.queue_timeout is not None:
             due = (record.queued_at or now) + record.task.queue_timeout
             self.output.set_timer(timers.queue_key(record.task.id), max(now, due))
@@ -153,6 +162,8 @@ class MachineState:
     def leave_queue(self, record: TaskRecord) -> None:
         """Remove an item from the queue, from the held items and from wide-item reservations. No effect if it is in
         none of them."""
+        if record.room is not None:
+            self.release_room(record)
         group = record.group if self.wide_reservations and self._is_head(record) else None
         if self.queue.remove(record.task.id):
             self.output.clear_timer(timers.queue_key(record.task.id))
@@ -189,6 +200,19 @@ class MachineState:
             state.wide_reservation = None
             self.freed_clusters.add(state.name)
 
+    def release_room(self, record: TaskRecord) -> None:
+        """The room that was freed for this item is free for all."""
+        room, record.room = record.room, None
+        assert room is not None
+        del self.rooms[record.task.id]
+        self.output.clear_timer(timers.room_key(record.task.id))
+        self.output.add(Remember(record.task.id))
+        self.pools.attempt_ended(record)
+        state = self.registry.find(room.cluster)
+        if state is not None:
+            state.ledger.release(record.task.id, room.since)
+            self.freed_clusters.add(state.name)
+
     def charge_owner(self, record: TaskRecord, now: float) -> None:
         """From now on the item counts in the share of its owner."""
         record.holding = holding_of(record.task, self.fleet.total(now), now)
@@ -220,15 +244,19 @@ class MachineState:
         if record.fence is not None:
             record.earlier_fences += (record.fence,)
         record.fence, self.next_fence = self.next_fence, self.next_fence + 1
-        record.accepted, record.ending, record.started_at = False, None, None
+        record.accepted, record.ending, record.started_at, record.resumes = False, None, None, False
         self.transition(record, TaskState.DISPATCHING, decision.code, decision.sentence, now, decision)
-        self.output.add(Dispatch(record.task.id, record.attempt, record.fence, cluster, ahead, short))
+        self.output.add(Dispatch(record.task.id, record.attempt, record.fence, cluster, ahead, short, saved=record.saved))
 
     def end_attempt(self, record: TaskRecord, now: float) -> bool:
         """Release the slot, the share and the timers of an attempt that has ended. False if no capacity was freed."""
         assert record.holding is not None, f"{record.task.id} has no attempt"
         self.queue.refund(record.task.owner, record.holding, now)
         self.pools.attempt_ended(record)
+        self.preemptible.pop(record.task.id, None)
+        if self.rooms:
+            self.has_left.add(record.task.id)
+        self.output.clear_timer(timers.grace_key(record.task.id, record.attempt))
         record.holding = None
         if record.task.runs_actors:
             self.output.clear_timer(timers.start_key(record.task.id, record.attempt))
@@ -244,7 +272,10 @@ class MachineState:
         if place is None:
             self._clear_timers_if_empty(state)
             return False
-        successor = next(self._prefetched_for(state, place.shape), None) if place.kind == "task" else None
+        gives_way = record.ending is not None and record.ending.kind == "preempt"  # its room is for the newcomer
+        successor = (
+            next(self._prefetched_for(state, place.shape), None) if place.kind == "task" and not gives_way else None
+        )
         if successor is not None:
             state.hand_over(record.task.id, successor.task, now)
             self.output.add(Remember(successor.task.id))
@@ -281,3 +312,8 @@ class MachineState:
     def _new_account(self, owner: str) -> OwnerAccount:
         limits = self.limits_of(owner)
         return OwnerAccount(limits.weight, limits.max_running, limits.max_gpus)
+
+
+def _position(record: TaskRecord) -> int:
+    """Its number in the order of the queue: an item that resumes goes before all others of its priority."""
+    return record.number - _FRONT if record.resumes else record.number

@@ -110,7 +110,7 @@ class PoolQuota:
             return reasons.POOL_FORBIDDEN, f"{task.owner or 'its owner'} may not use pool {pool.name} any more"
         if pool.place_quota and cluster is None:
             return None
-        refusal = self.ledger.refusal(pool.name, task.placement, cluster or "")
+        refusal = self.ledger.refusal(pool.name, task.placement, cluster or "", item=task.id)
         return None if refusal is None else (refusal.code, refusal.sentence)
 
     def with_more_quota(self) -> set[str]:
@@ -123,6 +123,18 @@ class PoolQuota:
         task = record.wanted
         if task.pool is not None and not task.connects_only:
             self.ledger.reserve(task.id, task.pool, task.placement, record.cluster or "")
+
+    def claim(self, record: TaskRecord, cluster: str) -> None:
+        """Room is freed for the item: what leaves is for it."""
+        if record.wanted.pool is not None:
+            self.ledger.reserve(record.task.id, record.wanted.pool, record.wanted.placement, cluster, claim=True)
+
+    def is_preemptible(self, task: TaskDescription) -> bool:
+        """As it was submitted, or as its pool says; nothing in a protected pool is."""
+        pool = self.ledger.pools.get(task.pool or "")
+        if pool is not None and pool.protected:
+            return False
+        return task.preemptible if task.preemptible is not None else pool is not None and pool.preemptible
 
     def started(self, record: TaskRecord) -> None:
         """Its attempt runs: an actor then holds less than while it started."""

@@ -26,6 +26,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
 from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import MachineState
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.prefetch import Prefetch
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.scheduling_pass import SchedulingPass
+from ray_multicluster_scheduler.scheduler.lifecycle.preemption import Preemption
 from ray_multicluster_scheduler.scheduler.lifecycle.record import NO_FAILURES, Ending, TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import (
     ClusterRow,
@@ -41,9 +42,15 @@ class Restore:
     """Both directions: the rows that one machine writes, the next one reads."""
 
     def __init__(
-        self, machine: MachineState, admission: Admission, scheduling: SchedulingPass, prefetch: Prefetch
+        self,
+        machine: MachineState,
+        admission: Admission,
+        scheduling: SchedulingPass,
+        prefetch: Prefetch,
+        preemption: Preemption,
     ) -> None:
         self._machine, self._admission, self._scheduling, self._prefetch = machine, admission, scheduling, prefetch
+        self._preemption = preemption
 
     # ---- writing rows
 
@@ -80,6 +87,11 @@ class Restore:
             place=self._slot_state(record, state),
             parts={} if reservation is None else dict(reservation.parts),
             given_up=record.given_up,
+            room=record.room,
+            saved=record.saved,
+            saved_at=record.saved_at,
+            preempted_at=record.preempted_at,
+            resumes=record.resumes,
         )
 
     def _slot_state(self, record: TaskRecord, state: ClusterState | None) -> PlaceState:
@@ -142,6 +154,7 @@ class Restore:
             self._admission.restore_pending(record, row.waits_for, row.after, now)
         elif record.state is TaskState.QUEUED:
             self._scheduling.restore_queued(record, now)
+            self._preemption.restore(record, now)
         elif record.state is TaskState.RETRYING:
             self._machine.output.set_timer(timers.retry_key(record.task.id), max(now, row.retry_at or now))
 
@@ -165,7 +178,11 @@ class Restore:
             self._machine.output.add(Dispatch(task.id, record.attempt, fence, cluster, ahead, again=True))
             if row.place == "held" and row.decision is not None and row.decision.code == codes.SENT_AHEAD:
                 self._machine.output.add(StartAttempt(task.id, record.attempt, cluster))
-        if record.ending is not None:  # requested before the restart, but maybe not delivered
+        if record.started_at is not None and self._machine.pools.is_preemptible(record.wanted):
+            self._machine.preemptible[task.id] = record.wanted.priority
+        if record.ending is not None and record.ending.kind == "preempt":
+            self._preemption.request(record, now)
+        elif record.ending is not None:  # requested before the restart, but maybe not delivered
             self._machine.output.add(_end_of(record, record.ending, cluster))
 
     def _restore_bookings(self, row: ItemRow, record: TaskRecord, now: float) -> None:
@@ -236,6 +253,11 @@ def _record(row: ItemRow) -> TaskRecord:
         held=row.held,
         given_up=row.given_up,
         restored=True,
+        room=row.room,
+        saved=row.saved,
+        saved_at=row.saved_at,
+        preempted_at=row.preempted_at,
+        resumes=row.resumes,
     )
     if row.pinned is not None:
         record.pin(row.pinned)

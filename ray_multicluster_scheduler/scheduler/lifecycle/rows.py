@@ -16,7 +16,7 @@ from ray_multicluster_scheduler.common.model import (
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterProblem
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
-from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending
+from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending, FreedRoom
 from ray_multicluster_scheduler.scheduler.pools.pool import Pool
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding
 
@@ -60,6 +60,11 @@ class ItemRow:
     place: PlaceState = "none"
     parts: Mapping[str, Resources] = field(default_factory=dict)
     given_up: tuple[tuple[int, str], ...] = ()
+    room: FreedRoom | None = None
+    saved: str | None = None
+    saved_at: float | None = None
+    preempted_at: float | None = None
+    resumes: bool = False
 
     @property
     def state(self) -> TaskState:

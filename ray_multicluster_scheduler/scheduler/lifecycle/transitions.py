@@ -10,7 +10,8 @@ from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
 
 PENDING, QUEUED, DISPATCHING = TaskState.PENDING, TaskState.QUEUED, TaskState.DISPATCHING
-RUNNING, RETRYING, LOST = TaskState.RUNNING, TaskState.RETRYING, TaskState.LOST
+RUNNING, PREEMPTING = TaskState.RUNNING, TaskState.PREEMPTING
+RETRYING, LOST = TaskState.RETRYING, TaskState.LOST
 SUCCEEDED, FAILED, CANCELLED = TaskState.SUCCEEDED, TaskState.FAILED, TaskState.CANCELLED
 
 LEGAL: dict[TaskState, frozenset[TaskState]] = {
@@ -19,16 +20,17 @@ LEGAL: dict[TaskState, frozenset[TaskState]] = {
     QUEUED: frozenset({QUEUED, DISPATCHING, FAILED, CANCELLED}),
     # Back to QUEUED when it was recalled because it did not start in time.
     DISPATCHING: frozenset({DISPATCHING, RUNNING, QUEUED, RETRYING, LOST, FAILED, CANCELLED}),
-    RUNNING: frozenset({RUNNING, RETRYING, LOST, SUCCEEDED, FAILED, CANCELLED}),
+    RUNNING: frozenset({RUNNING, PREEMPTING, RETRYING, LOST, SUCCEEDED, FAILED, CANCELLED}),
+    PREEMPTING: frozenset({PREEMPTING, QUEUED, RETRYING, LOST, SUCCEEDED, FAILED, CANCELLED}),
     RETRYING: frozenset({QUEUED, FAILED, CANCELLED}),
     # Back to where it was when the cluster returns.
-    LOST: frozenset({LOST, DISPATCHING, RUNNING, QUEUED, RETRYING, FAILED, CANCELLED}),
+    LOST: frozenset({LOST, DISPATCHING, RUNNING, PREEMPTING, QUEUED, RETRYING, FAILED, CANCELLED}),
     SUCCEEDED: frozenset(),
     FAILED: frozenset(),
     CANCELLED: frozenset(),
 }
 
-LIVE = frozenset({DISPATCHING, RUNNING, LOST})
+LIVE = frozenset({DISPATCHING, RUNNING, PREEMPTING, LOST})
 """States with an attempt that may be alive on a cluster."""
 
 

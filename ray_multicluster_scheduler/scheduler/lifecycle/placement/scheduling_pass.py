@@ -20,6 +20,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.placement.free_slots import 
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.prefetch import Prefetch
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.reservation import WideItemReservations
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.starting_agents import StartingAgents
+from ray_multicluster_scheduler.scheduler.lifecycle.preemption import Preemption
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.refresher import SnapshotRefresher
 from ray_multicluster_scheduler.scheduler.policy.reasons import PLACED, unblocked_by
@@ -53,9 +54,10 @@ class SchedulingPass:
         refresher: SnapshotRefresher,
         prefetch: Prefetch,
         reservations: WideItemReservations,
+        preemption: Preemption,
     ) -> None:
         self._machine, self._refresher, self._prefetch = machine, refresher, prefetch
-        self._reservations = reservations
+        self._reservations, self._preemption = reservations, preemption
         self._starting_agents = StartingAgents(machine, prefetch)
         self._scan: _Scan | None = None
         self._full_scan = False
@@ -193,6 +195,7 @@ class SchedulingPass:
             for owner in sorted(self._machine.queue.unblocked_owners):
                 self.rescan_owner(owner)
             self._machine.queue.unblocked_owners.clear()
+        self._preemption.run(now)
         self._recheck_quota()
         self._refresh_reservations(now)
         for task_id in list(self._connecting):
@@ -296,12 +299,13 @@ class SchedulingPass:
         """Decide for the head of a group; returns how many clusters were checked."""
         record = self._machine.records[group.head().task_id]
         lacking = self._machine.pools.refusal(record.wanted)
-        if lacking is not None:
+        if lacking is not None and record.room is None:
             self._wait(record, group, self._refusal_decision(record.task.id, lacking, (), now), now)
             self._machine.queue.park(group)
             self._lacking_quota.setdefault(record.wanted.pool or "", {})[group] = None
             return 1
         views = self._reservations.views_for(record, self._machine.fleet.views(now), now)
+        views = self._preemption.views_for(record, views)
         opened = self._prefiltered(record, group, views, scan)
         decision = self._decide(record, opened, views, now, freed=scan.freed is not None)
         if decision is None:
@@ -393,7 +397,8 @@ class SchedulingPass:
         self, record: TaskRecord, decision: SchedulingDecision, cluster: str, views: Sequence[ClusterView], now: float
     ) -> None:
         machine, task = self._machine, record.task
-        seen = views if machine.wide_reservations else (machine.fleet.by_name[cluster],)
+        own_view = bool(machine.wide_reservations) or record.room is not None
+        seen = views if own_view else (machine.fleet.by_name[cluster],)
         nodes = next(view.nodes for view in seen if view.name == cluster)
         machine.leave_queue(record)
         short = self._prefetch.is_short(record)
@@ -412,6 +417,8 @@ class SchedulingPass:
             self._machine.transition(record, TaskState.QUEUED, decision.code, decision.sentence, now)
         self._prefetch.item_waits(record)
         self._prefetch.yield_to(group, now)
+        if self._machine.preemptible:
+            self._preemption.group_waits(group, now)
 
     def _may_still_answer(self, record: TaskRecord, decision: SchedulingDecision, now: float) -> bool:
         """Retry clusters whose failure is older than the item; the item fails only by a newer failure."""

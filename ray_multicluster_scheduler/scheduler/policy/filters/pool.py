@@ -24,5 +24,5 @@ class PoolFilter:
         pool = None if task.pool is None else self._quota.pools.get(task.pool)
         if pool is None or not pool.place_quota or task.connects_only:
             return None
-        refusal = self._quota.refusal(pool.name, task.placement, cluster.name)
+        refusal = self._quota.refusal(pool.name, task.placement, cluster.name, item=task.id)
         return None if refusal is None else Rejection(*refusal, permanent=refusal.code == POOL_NOT_HERE)
