@@ -110,14 +110,14 @@ class TaskRecord:
     @property
     def code(self) -> str:
         """The reason code of its state."""
-        if self.group is not None and self.group.decision is not None:
+        if self.group is not None and self.group.decision is not None and self.room is None:
             return self.group.decision.code
         return self.history[-1].code
 
     @property
     def sentence(self) -> str:
         """The reason of its state as a sentence."""
-        if self.group is not None and self.group.decision is not None:
+        if self.group is not None and self.group.decision is not None and self.room is None:
             return self.group.decision.sentence
         return self.history[-1].sentence
 

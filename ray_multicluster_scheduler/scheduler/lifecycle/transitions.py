@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.scheduler.lifecycle import codes
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
 
 PENDING, QUEUED, DISPATCHING = TaskState.PENDING, TaskState.QUEUED, TaskState.DISPATCHING
@@ -78,7 +79,7 @@ def shown_history(history: Iterable[Transition]) -> list[Transition]:
     for step in history:
         if shown and step.state is QUEUED and shown[-1].state in LIVE:
             before = shown[-1]
-            if before.code == step.code:
+            if before.code == step.code and before.state is not PREEMPTING:
                 del shown[-1]
             step = step._replace(cluster=before.cluster)  # noqa: PLW2901 - the step as it is shown
         shown.append(step)
@@ -99,6 +100,7 @@ def attempts_of(history: Iterable[Transition], fences: Mapping[int, int]) -> lis
         if step.state is TaskState.RUNNING and row.started_at is None:
             row.started_at = step.at
         if step.state not in LIVE:
-            row.ended_at, row.ended_as = step.at, _ENDED_AS[step.state]
+            preempted = step.state is QUEUED and step.code == codes.PREEMPTED
+            row.ended_at, row.ended_as = step.at, "preempted" if preempted else _ENDED_AS[step.state]
         row.code, row.sentence = step.code, step.sentence
     return list(rows.values())

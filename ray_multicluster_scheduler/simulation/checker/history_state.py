@@ -27,7 +27,7 @@ from ray_multicluster_scheduler.simulation.history import ControlPlaneRestarted,
 
 WINDOW_S = 8.0
 """The staleness window of snapshots, and a little more."""
-LIVE = frozenset({TaskState.DISPATCHING, TaskState.RUNNING, TaskState.LOST})
+LIVE = frozenset({TaskState.DISPATCHING, TaskState.RUNNING, TaskState.PREEMPTING, TaskState.LOST})
 _ROUNDING = 1e-3
 _DISTURBING = frozenset(
     {
@@ -277,7 +277,7 @@ class HistoryState:
         """May its owner start it, and does its pool have quota for it on some cluster?"""
         pooled = item.task.pool is not None
         return self.owner_may_start(item) and not (
-            pooled and all(self.exceeded_quota(item, name) for name in self.clusters)
+            pooled and all(self.exceeded_quota(item, name, claims=True) for name in self.clusters)
         )
 
     def owner_may_start(self, item: ItemState) -> bool:
@@ -294,8 +294,9 @@ class HistoryState:
         gpus = sum(one.task.placement.get("GPU", 0.0) for one in live)
         return limits.max_gpus is None or gpus + item.task.placement.get("GPU", 0.0) <= limits.max_gpus + 1e-4
 
-    def exceeded_quota(self, item: ItemState, cluster: str) -> str:
-        """Which quota the item would exceed if it started on this cluster; empty if none."""
+    def exceeded_quota(self, item: ItemState, cluster: str, *, claims: bool = False) -> str:
+        """Which quota the item would exceed if it started on this cluster; empty if none. With ``claims``, what others
+        wait for that give way counts as well."""
         pool = self.pools.get(item.task.pool or "")
         if pool is None:
             return "" if item.task.pool is None else f"there is no pool {item.task.pool}"
@@ -306,7 +307,7 @@ class HistoryState:
         for name, amount in item.task.placement.items():
             if name not in quota:
                 continue
-            used = self._used_of(pool, place, name) + amount
+            used = self._used_of(pool, place, name, item if claims else None) + amount
             borrows = pool.cohort is not None and not pool.protected
             most = quota[name] + (pool.borrow_limit.get(name, inf) if borrows else 0.0)
             if used > most + _ROUNDING:
@@ -316,18 +317,23 @@ class HistoryState:
                 theirs = other.quota if place is None else other.place_quota.get(place, {})
                 if other is not pool and pool.cohort is not None and other.cohort == pool.cohort and name in theirs:
                     whole += theirs[name]
-                    taken += max(self._used_of(other, place, name), _kept(other, theirs[name], name))
+                    taken += max(self._used_of(other, place, name, item if claims else None), _kept(other, theirs[name], name))
             if used > _kept(pool, quota[name], name) + _ROUNDING and taken > whole + _ROUNDING:
                 return f"the cohort of pool {pool.name} would use {taken:g} {name}, and has {whole:g}"
         return ""
 
-    def _used_of(self, pool: Pool, place: str | None, name: str) -> float:
+    def _used_of(self, pool: Pool, place: str | None, name: str, claimant: ItemState | None) -> float:
+        """What the items of the pool use; with a ``claimant``, also what all others but it claim."""
         live = (one for items in self._live_by_owner.values() for one in items.values())
-        return sum(
+        used = sum(
             one.held_resources.get(name, 0.0)
             for one in live
             if one.task.pool == pool.name and (place is None or one.cluster == place)
         )
+        if claimant is None:
+            return used
+        newcomers = (one for one in self.waiting.values() if one.code == "FREES_ROOM" and one is not claimant)
+        return used + sum(one.task.placement.get(name, 0.0) for one in newcomers if one.task.pool == pool.name)
 
     def may_hold_reservation(self, at: float) -> bool:
         """Has an item waited so long that nodes may be reserved for it?"""

@@ -374,4 +374,4 @@ def _fits_idle(cluster: ClusterState, item: ItemState, at: float, state: History
         return False
     if cluster.may_be_spaced(at, state.settings):
         return False
-    return not state.exceeded_quota(item, cluster.name) and _fits_empty_node(cluster, item)
+    return not state.exceeded_quota(item, cluster.name, claims=True) and _fits_empty_node(cluster, item)

@@ -84,6 +84,7 @@ def _is_fresh(cluster: ClusterState, state: HistoryState, at: float) -> bool:
 
 _ITEM_REASONS: dict[str, Callable[[_Waiting], bool]] = {
     "HELD": lambda one: one.item.held,
+    "FREES_ROOM": lambda one: one.item.code == "FREES_ROOM",
     "OWNER_PAUSED": lambda one: one.item.task.owner in one.state.paused_owners,
     "OWNER_LIMIT": lambda one: (
         one.item.task.owner not in one.state.paused_owners and not one.state.owner_may_start(one.item)
@@ -154,7 +155,7 @@ def _too_big(candidate: _Candidate) -> bool:
 
 
 def _exceeds_quota(candidate: _Candidate) -> bool:
-    return bool(candidate.state.exceeded_quota(candidate.item, candidate.cluster.name))
+    return bool(candidate.state.exceeded_quota(candidate.item, candidate.cluster.name, claims=True))
 
 
 _CLUSTER_REASONS: dict[str, Callable[[_Candidate], bool]] = {

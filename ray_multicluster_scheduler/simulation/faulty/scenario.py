@@ -36,6 +36,7 @@ SETTINGS: dict[str, Any] = {
     "start_grace_s": 5,
     "snapshot_interval_s": 2,
     "health_check_interval_s": 10,
+    "preemption": {"min_runtime_s": 1, "cool_down_s": 5, "grace_s": 3},
     "retry_backoff": {"base_s": 0.5, "max_s": 5},
 }
 """Short times, so that much happens in a run."""
@@ -132,8 +133,7 @@ def generate_scenario(seed: int, items: int = ITEMS, style: Style | None = None)
         pool_rng = Random(f"pools {seed}")  # nosec B311 # reproducible on purpose
         pools = _draw_pools(pool_rng, nodes)
         actions += _pool_actions(pool_rng, pools, length)
-        choices = [None, *(pool.name for pool in pools for _ in "ab")]
-        described = {one: replace(item, pool=pool_rng.choice(choices)) for one, item in described.items()}
+        described = {one: _pooled(pool_rng, item, pools) for one, item in described.items()}
     actions.sort(key=lambda action: action.at)
     settings = _draw_settings(rng, style)
     return Scenario(seed, settings, clusters, nodes, tuple(actions), described, pools, rng.choice([1.0, 1.0, 0.3]))
@@ -195,19 +195,33 @@ def _draw_pools(rng: Random, nodes: Mapping[str, Mapping[str, Resources]]) -> tu
     for name in ("p", "q", "r")[: rng.choice([2, 2, 3])]:
         protected = rng.random() < 0.2
         limit = {"CPU": rng.choice([2.0, 8.0])}
+        cohort = "all" if rng.random() < 0.9 else None
         lenders.append(
             Pool(
                 name=name,
                 quota={"CPU": rng.choice([8.0, 12.0])},
-                cohort="all" if rng.random() < 0.9 else None,
+                cohort=cohort,
                 borrow_limit=limit if not protected and rng.random() < 0.4 else {},
                 lend_limit=limit if rng.random() < 0.4 else {},
                 protected=protected,
+                reclaim="never" if cohort is None else rng.choice(["never", "lower_priority", "any"]),
+                preemptible=rng.random() < 0.5,
                 priority=rng.choice([0, 0, 2]),
             )
         )
     some = rng.sample(sorted(nodes), rng.randint(1, len(nodes)))
     return (*lenders, Pool(name="here", place_quota={place: {"CPU": 8.0} for place in some}))
+
+
+def _pooled(rng: Random, item: TaskDescription, pools: tuple[Pool, ...]) -> TaskDescription:
+    """The item in some pool or none; it may be preemptible, or urgent."""
+    return replace(
+        item,
+        pool=rng.choice([None, *(pool.name for pool in pools for _ in "ab")]),
+        preemptible=rng.choice([None, True, True, False]),
+        priority=rng.choice([item.priority, item.priority, 2.5, 9]),
+        min_runtime_s=rng.choice([None, None, 3.0]),
+    )
 
 
 def _pool_actions(rng: Random, pools: tuple[Pool, ...], length: float) -> list[Action]:

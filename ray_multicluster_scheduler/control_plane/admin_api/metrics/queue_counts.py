@@ -14,8 +14,8 @@ from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import pool_fields_of
 
 WAITING = (TaskState.PENDING, TaskState.QUEUED, TaskState.RETRYING)
-_RAN = (TaskState.RUNNING, TaskState.LOST)
-ON_A_CLUSTER = (TaskState.DISPATCHING, TaskState.RUNNING, TaskState.LOST)
+_RAN = (TaskState.RUNNING, TaskState.PREEMPTING, TaskState.LOST)
+ON_A_CLUSTER = (TaskState.DISPATCHING, *_RAN)
 
 
 def depths(counts: Iterable[UnfinishedCount], runtime: ServiceRuntime, owner: str | None) -> dict[str, Any]:

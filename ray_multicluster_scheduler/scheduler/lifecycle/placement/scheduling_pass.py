@@ -159,6 +159,10 @@ class SchedulingPass:
             return SchedulingDecision(record.task.id, now, None, codes.HELD, record.sentence, (), unblocked)
         if record.group is None:
             return None
+        if record.room is not None:
+            table = self._machine.engine.table(record.wanted, self._machine.fresh_views(now), retry=record.retry)
+            until = "the items that give way to it have left"
+            return SchedulingDecision(record.task.id, now, None, codes.FREES_ROOM, record.sentence, table, until)
         head = self._machine.records[record.group.head().task_id]  # the head decides for its group
         views = self._reservations.views_for(head, self._machine.fresh_views(now) if views is None else views, now)
         refusal = self._machine.refusal(record.group)
@@ -299,7 +303,7 @@ class SchedulingPass:
         """Decide for the head of a group; returns how many clusters were checked."""
         record = self._machine.records[group.head().task_id]
         lacking = self._machine.pools.refusal(record.wanted)
-        if lacking is not None and record.room is None:
+        if lacking is not None:
             self._wait(record, group, self._refusal_decision(record.task.id, lacking, (), now), now)
             self._machine.queue.park(group)
             self._lacking_quota.setdefault(record.wanted.pool or "", {})[group] = None
@@ -413,7 +417,7 @@ class SchedulingPass:
     def _wait(self, record: TaskRecord, group: ShapeGroup, decision: SchedulingDecision, now: float) -> None:
         """The whole group waits for this. Only the head's history records it, and only when the reason changes."""
         before, group.decision = group.decision, decision
-        if before is None or before.code != decision.code:
+        if (before is None or before.code != decision.code) and record.room is None:
             self._machine.transition(record, TaskState.QUEUED, decision.code, decision.sentence, now)
         self._prefetch.item_waits(record)
         self._prefetch.yield_to(group, now)

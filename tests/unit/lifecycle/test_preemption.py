@@ -1,0 +1,172 @@
+"""Preemption in the machine: items give way, the room is kept for the newcomer, and they resume in front."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.scheduler.lifecycle import events, timers
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Dispatch, PreemptAttempt
+from ray_multicluster_scheduler.scheduler.pools.pool import Pool
+from tests.unit.lifecycle.driver import Driver, ready, task
+from tests.unit.lifecycle.test_restore import reborn
+
+AT_ONCE: dict[str, Any] = {"preemption": {"min_runtime_s": 0, "cool_down_s": 0, "grace_s": 10}}
+
+
+def running(driver: Driver, *ids: str, **values: Any) -> None:
+    for one in ids:
+        driver.submit(task(one, **{"preemptible": True, **values}))
+        driver.start(one)
+
+
+def plans(driver: Driver) -> list[str]:
+    """Let the timer of plans fire; returns the ids of the items that are asked to stop."""
+    driver.fire(timers.PREEMPT)
+    return [one.task_id for one in driver.issued(PreemptAttempt)]
+
+
+def leave(driver: Driver, task_id: str, saved: bool = True) -> None:
+    if saved:
+        driver.send(events.StateSaved(task_id, driver.attempt(task_id), f"state of {task_id}"))
+    driver.send(events.AttemptFinished(task_id, driver.attempt(task_id), "cancelled", code="PREEMPTED"))
+
+
+def full(**settings: Any) -> Driver:
+    """A cluster of 2 CPUs with two preemptible items, and an urgent one that waits."""
+    driver = ready(2, **{**AT_ONCE, **settings})
+    running(driver, "low1", "low2")
+    driver.submit(task("urgent", priority=5))
+    return driver
+
+
+class TestGivingWay:
+    def test_the_youngest_of_the_lowest_priority_gives_way(self) -> None:
+        driver = full()
+        driver.now += 5
+        (victim,) = plans(driver)
+        assert driver.state(victim) is TaskState.PREEMPTING
+        assert driver.machine.record("urgent").code == "FREES_ROOM"
+        leave(driver, victim)
+        assert [one.task_id for one in driver.issued(Dispatch)] == ["urgent"]
+        assert driver.states(victim) == ["PENDING", "QUEUED", "DISPATCHING", "RUNNING", "PREEMPTING", "QUEUED"]
+
+    def test_the_victim_resumes_with_its_state_and_uses_no_retry(self) -> None:
+        driver = full()
+        (victim,) = plans(driver)
+        leave(driver, victim)
+        driver.succeed("urgent")
+        (again,) = driver.issued(Dispatch)
+        assert (again.task_id, again.attempt, again.saved) == (victim, 2, f"state of {victim}")
+        assert not driver.machine.record(victim).failures
+
+    def test_the_victim_goes_before_older_items_of_its_priority(self) -> None:
+        driver = ready(1, **AT_ONCE)
+        running(driver, "low")
+        driver.submit(task("other", preemptible=True))
+        driver.submit(task("urgent", priority=5))
+        assert plans(driver) == ["low"]
+        leave(driver, "low")
+        driver.succeed("urgent")
+        assert list(driver.sent_to(ever=False)) == ["low"]
+
+    def test_nobody_else_gets_the_room(self) -> None:
+        driver = ready(2, **AT_ONCE)
+        running(driver, "low1", "low2")
+        driver.submit(task("wide", 2, priority=5))
+        assert sorted(plans(driver)) == ["low1", "low2"]
+        driver.submit(task("small", priority=9))
+        leave(driver, "low1")
+        assert not driver.sent_to(ever=False)
+        leave(driver, "low2")
+        assert list(driver.sent_to(ever=False)) == ["wide"]
+
+    def test_what_is_not_preemptible_stays(self) -> None:
+        driver = ready(1, **AT_ONCE)
+        running(driver, "low", preemptible=None)
+        driver.submit(task("urgent", priority=5))
+        assert timers.PREEMPT not in driver.machine.timers
+
+    def test_one_that_ends_in_the_grace_has_succeeded(self) -> None:
+        driver = full()
+        (victim,) = plans(driver)
+        driver.succeed(victim)
+        assert driver.state(victim) is TaskState.SUCCEEDED
+        assert list(driver.sent_to(ever=False)) == ["urgent"]
+
+    def test_one_that_does_not_leave_is_killed_after_the_grace(self) -> None:
+        driver = full()
+        (victim,) = plans(driver)
+        driver.fire(timers.grace_key(victim, 1), after=15)
+        assert driver.issued(CancelAttempt) == [CancelAttempt(victim, 1, "a", force=True)]
+
+    def test_if_the_newcomer_is_cancelled_the_room_goes_back(self) -> None:
+        driver = full()
+        (victim,) = plans(driver)
+        driver.cancel("urgent")
+        leave(driver, victim)
+        assert list(driver.sent_to(ever=False)) == [victim]
+        assert not driver.machine._state.rooms
+
+    def test_a_newcomer_that_starts_elsewhere_gives_the_room_back(self) -> None:
+        driver = Driver(*ready(2).machine.registry.list(), **AT_ONCE)
+        driver.link_up("a", 1)
+        running(driver, "low")
+        driver.submit(task("urgent", priority=5))
+        assert plans(driver) == ["low"]
+        driver.snapshot("a", 1, 1)
+        assert list(driver.sent_to(ever=False)) == ["urgent"]
+        leave(driver, "low")
+        assert list(driver.sent_to(ever=False)) == ["low"]
+
+    def test_a_cancelled_victim_is_cancelled(self) -> None:
+        driver = full()
+        (victim,) = plans(driver)
+        driver.cancel(victim)
+        driver.stopped(victim)
+        assert driver.state(victim) is TaskState.CANCELLED
+        assert list(driver.sent_to(ever=False)) == ["urgent"]
+
+
+class TestQuota:
+    def test_lent_quota_is_reclaimed(self) -> None:
+        pools = [
+            Pool(name="p", quota={"CPU": 1}, cohort="c", preemptible=True),
+            Pool(name="q", quota={"CPU": 1}, cohort="c", reclaim="any"),
+        ]
+        driver = ready(4, pools=pools, **AT_ONCE)
+        for one in ("1", "2"):
+            driver.submit(task(one, pool="p"))
+            driver.start(one)
+        driver.submit(task("theirs", pool="q"))
+        assert driver.machine.record("theirs").code == "POOL_FULL"
+        (victim,) = plans(driver)
+        leave(driver, victim)
+        assert list(driver.sent_to(ever=False)) == ["theirs"]
+        assert driver.machine.record(victim).code == "POOL_FULL"
+
+
+class TestRestart:
+    def test_the_victim_is_asked_again_and_the_room_is_still_kept(self) -> None:
+        driver = full()
+        (victim,) = plans(driver)
+        after = reborn(driver, **AT_ONCE)
+        assert [one.task_id for one in after.issued(PreemptAttempt)] == [victim]
+        after.link_up("a", 2)
+        after.submit(task("other", priority=9))
+        assert not after.sent_to(ever=False)
+        leave(after, victim)
+        assert list(after.sent_to(ever=False)) == ["urgent"]
+
+    def test_after_the_victim_has_left(self) -> None:
+        driver = ready(2, **AT_ONCE)
+        running(driver, "low1", "low2")
+        driver.submit(task("wide", 2, priority=5))
+        plans(driver)
+        leave(driver, "low1")
+        after = reborn(driver, **AT_ONCE)
+        after.link_up("a", 2)
+        leave(after, "low2")
+        assert list(after.sent_to(ever=False)) == ["wide"]
+        after.succeed("wide")
+        assert sorted(after.sent_to(ever=False)) == ["low1", "low2"]
