@@ -70,16 +70,12 @@ class SchedulerMachine:
         self._prefetch = Prefetch(self._state)
         reservations = WideItemReservations(self._state)
         self._preemption = Preemption(self._state, self._prefetch, preemption_rules(settings))
-        self._scheduling = SchedulingPass(
-            self._state, self._refresher, self._prefetch, reservations, self._preemption
-        )
+        self._scheduling = SchedulingPass(self._state, self._refresher, self._prefetch, reservations, self._preemption)
         self._control = QueueControl(self._state, self._scheduling, self._prefetch)
         self._admission = Admission(self._state, self._scheduling)
         self._attempts = Attempts(self._state, self._scheduling, self._prefetch)
         self._fleet = FleetEvents(self._state, self._scheduling, self._prefetch, self._attempts)
-        self._restore = Restore(
-            self._state, self._admission, self._scheduling, self._prefetch, self._preemption
-        )
+        self._restore = Restore(self._state, self._admission, self._scheduling, self._prefetch, self._preemption)
         self._handlers: dict[type[events.Event], Callable[[Any, float], None]] = {
             events.Submitted: self._admission.submitted,
             events.ArgumentsReady: self._admission.arguments_ready,

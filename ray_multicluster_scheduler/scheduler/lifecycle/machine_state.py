@@ -246,7 +246,9 @@ class MachineState:
         record.fence, self.next_fence = self.next_fence, self.next_fence + 1
         record.accepted, record.ending, record.started_at, record.resumes = False, None, None, False
         self.transition(record, TaskState.DISPATCHING, decision.code, decision.sentence, now, decision)
-        self.output.add(Dispatch(record.task.id, record.attempt, record.fence, cluster, ahead, short, saved=record.saved))
+        self.output.add(
+            Dispatch(record.task.id, record.attempt, record.fence, cluster, ahead, short, saved=record.saved)
+        )
 
     def end_attempt(self, record: TaskRecord, now: float) -> bool:
         """Release the slot, the share and the timers of an attempt that has ended. False if no capacity was freed."""

@@ -7,7 +7,13 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
-from ray_multicluster_scheduler.common.model import FailureClass, Resources, SchedulingDecision, TaskDescription, TaskState
+from ray_multicluster_scheduler.common.model import (
+    FailureClass,
+    Resources,
+    SchedulingDecision,
+    TaskDescription,
+    TaskState,
+)
 from ray_multicluster_scheduler.common.model.item_fields import MAX_PRIORITY
 from ray_multicluster_scheduler.scheduler.lifecycle import transitions
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition

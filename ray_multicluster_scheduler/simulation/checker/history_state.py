@@ -317,7 +317,9 @@ class HistoryState:
                 theirs = other.quota if place is None else other.place_quota.get(place, {})
                 if other is not pool and pool.cohort is not None and other.cohort == pool.cohort and name in theirs:
                     whole += theirs[name]
-                    taken += max(self._used_of(other, place, name, item if claims else None), _kept(other, theirs[name], name))
+                    taken += max(
+                        self._used_of(other, place, name, item if claims else None), _kept(other, theirs[name], name)
+                    )
             if used > _kept(pool, quota[name], name) + _ROUNDING and taken > whole + _ROUNDING:
                 return f"the cohort of pool {pool.name} would use {taken:g} {name}, and has {whole:g}"
         return ""
