@@ -48,6 +48,7 @@ from ray_multicluster_scheduler.control_plane.runtime.outcome import (
     note_failure,
     value_timeout,
 )
+from ray_multicluster_scheduler.control_plane.runtime.pools import pool_of
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecordStore, NoAgentRecords
 from ray_multicluster_scheduler.scheduler.connection.agents.lingering_agents import LingeringAgents
 from ray_multicluster_scheduler.scheduler.connection.connection_lifecycle import ConnectionLifecycleManager
@@ -455,7 +456,7 @@ class Runtime(LoopThread, ControlPlane):
             settings,
             [cluster.metadata() for cluster in self.config.clusters],
             policy=PolicyEngine(settings, local_python=platform.python_version(), catalog=load_policies(settings)),
-            pools=[pool.pool() for pool in self.config.pools],
+            pools=[pool_of(one) for one in self.config.pools],
         )
         log = self._persistence.log(
             self.machine,

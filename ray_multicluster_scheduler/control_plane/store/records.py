@@ -134,8 +134,8 @@ class ServingStatus(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FleetState:
-    """Operators' decisions about clusters, owners and pools (cordon, pause, limits, quota), by name. Replaces the previous
-    one."""
+    """Operators' decisions about clusters, owners and pools (cordon, pause, limits, quota), by name. Replaces the
+    previous one."""
 
     clusters: Mapping[str, bytes] = field(default_factory=dict)
     owners: Mapping[str, bytes] = field(default_factory=dict)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Literal
 
 from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.control_plane.config.validation_errors import did_you_mean
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import PoolRow
 from ray_multicluster_scheduler.scheduler.policy import reasons
-from ray_multicluster_scheduler.scheduler.pools.pool import Pool, find_pool
+from ray_multicluster_scheduler.scheduler.pools.pool import Pool, check_cohorts, find_pool
 from ray_multicluster_scheduler.scheduler.pools.quota_ledger import QuotaLedger
 
 
@@ -47,14 +48,25 @@ class PoolQuota:
             del self._changed[name]
         return True
 
+    def source(self, name: str) -> Literal["configured", "changed", "created"]:
+        """Whether a pool is as configured, differs from its configuration, or was created at run time."""
+        if name not in self._changed:
+            return "configured"
+        return "changed" if name in self._configured else "created"
+
     def rows(self) -> tuple[PoolRow, ...]:
         """What differs from the configuration."""
         return tuple(PoolRow(name, pool) for name, pool in sorted(self._changed.items()))
 
+    def restored(self, rows: Iterable[PoolRow]) -> list[Pool]:
+        """All pools, with the changes of an earlier process. Raises ConfigurationError if they cannot be together."""
+        pools = {**self._configured, **{row.name: row.pool for row in rows}}
+        check_cohorts(found := [pool for pool in pools.values() if pool is not None])
+        return found
+
     def restore(self, rows: Iterable[PoolRow]) -> None:
+        self.ledger.set_pools(self.restored(rows))
         self._changed = {row.name: row.pool for row in rows}
-        pools = {**self._configured, **self._changed}
-        self.ledger.set_pools(pool for pool in pools.values() if pool is not None)
 
     # ---- items
 
