@@ -42,8 +42,9 @@ CONFIG = "ray_multicluster_scheduler.control_plane.config"
 TROUBLESHOOTING = Path(package.__file__).parent / "cli" / "troubleshooting.md"
 
 _ABOUT_CONFIGURATION = """\
-`clusters.yaml` has three parts: `settings` (all optional), `clusters` (a list) and `pools` (a list, optional). Unknown keys are refused. Each setting
-is also an environment variable, `RMCS_<NAME>`; mappings and lists are given as JSON there."""
+`clusters.yaml` has three parts: `settings` (all optional), `clusters` (a list) and `pools` (an optional list). Unknown
+keys are refused. Each setting is also an environment variable, `RMCS_<NAME>`; mappings and lists are given as JSON
+there."""
 
 _ABOUT_ITEMS = """\
 The keyword arguments of `submit_task`, `submit_actor`, `submit_job` and `submit_gang`, and the fields of an item in

@@ -8,14 +8,24 @@ from dataclasses import asdict
 from typing import Any
 
 from ray_multicluster_scheduler.control_plane.config.pool_config import PoolConfig
+from ray_multicluster_scheduler.control_plane.store import Store
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
-from ray_multicluster_scheduler.scheduler.pools.pool import Pool
+from ray_multicluster_scheduler.scheduler.pools.pool import Pool, check_cohorts
+from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import decode_fleet
 
 
 def pool_of(config: PoolConfig) -> Pool:
     """The pool that this entry of ``pools:`` describes."""
     values = config.model_dump()
     return Pool.from_dict({**values, "place_quota": values["cluster_quota"]})
+
+
+def check_stored_pools(store: Store, configured: Iterable[PoolConfig]) -> None:
+    """Raises ConfigurationError if the pools of this configuration cannot be together with those that were created or
+    changed at run time."""
+    changed = {row.name: row.pool for row in decode_fleet(store.fleet())[2]}
+    pools = {**{one.name: pool_of(one) for one in configured}, **changed}
+    check_cohorts(pool for pool in pools.values() if pool is not None)
 
 
 def definition_of(pool: Pool) -> dict[str, Any]:

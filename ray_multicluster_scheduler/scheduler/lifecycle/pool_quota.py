@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.control_plane.config.validation_errors import di
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import PoolRow
 from ray_multicluster_scheduler.scheduler.policy import reasons
-from ray_multicluster_scheduler.scheduler.pools.pool import Pool, check_cohorts, find_pool
+from ray_multicluster_scheduler.scheduler.pools.pool import Pool, find_pool
 from ray_multicluster_scheduler.scheduler.pools.quota_ledger import QuotaLedger
 
 
@@ -58,15 +58,10 @@ class PoolQuota:
         """What differs from the configuration."""
         return tuple(PoolRow(name, pool) for name, pool in sorted(self._changed.items()))
 
-    def restored(self, rows: Iterable[PoolRow]) -> list[Pool]:
-        """All pools, with the changes of an earlier process. Raises ConfigurationError if they cannot be together."""
-        pools = {**self._configured, **{row.name: row.pool for row in rows}}
-        check_cohorts(found := [pool for pool in pools.values() if pool is not None])
-        return found
-
     def restore(self, rows: Iterable[PoolRow]) -> None:
-        self.ledger.set_pools(self.restored(rows))
         self._changed = {row.name: row.pool for row in rows}
+        pools = {**self._configured, **self._changed}
+        self.ledger.set_pools(pool for pool in pools.values() if pool is not None)
 
     # ---- items
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Role
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.pools import PoolValues
 from ray_multicluster_scheduler.control_plane.config.pool_config import PoolConfig
+from ray_multicluster_scheduler.control_plane.runtime.pools import check_stored_pools
 from ray_multicluster_scheduler.control_plane.store import OperationRecord
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.http_service import HttpService, body
@@ -255,7 +257,7 @@ def test_metrics(service: HttpService) -> None:
     submit(service, "a", "b", "c", pool="train")
     until(lambda: counts(service, "train") == (2, 1))
     text = service.get("/metrics").decode()
-    labels = '{pool="train",cluster="",resource="CPU"}'
+    labels = '{cluster="",pool="train",resource="CPU"}'
     assert f"rmcs_pool_quota{labels} 2" in text
     assert f"rmcs_pool_used{labels} 2" in text
     assert f"rmcs_pool_borrowed{labels} 0" in text
@@ -282,13 +284,12 @@ def test_invalid_pools_are_rejected(service: HttpService, values: Any, words: st
     assert words in answer["message"]
     assert answer["next_step"]
     assert service.ask("PUT", f"{POOLS}/a%20b", {})[0] == 422
-    assert service.ask("PUT", POOLS, {"pools": [values]})[0] == 422
+    assert service.ask("PUT", POOLS, {"pools": values})[0] == 422
     assert service.ask("GET", f"{POOLS}/p")[0] == 404
 
 
-def test_a_file_that_does_not_suit_created_pools_is_refused_at_the_start(service: HttpService, tmp_path: Path) -> None:
+def test_a_file_that_does_not_suit_created_pools_is_refused_at_the_start(service: HttpService) -> None:
     put(service, "made", cluster_quota={"mac": {"CPU": 1}}, cohort="c")
-    service.stop()
-    pools = [{"name": "train", "quota": {"CPU": 2}, "cohort": "c"}]
-    with pytest.raises(Exception, match="cannot lend to each other"):
-        HttpService(tmp_path / "state", pools=pools)
+    check_stored_pools(service.plane.store, [PoolConfig(name="train", quota={"CPU": 2}, cohort="other")])
+    with pytest.raises(ConfigurationError, match="cannot lend to each other"):
+        check_stored_pools(service.plane.store, [PoolConfig(name="train", quota={"CPU": 2}, cohort="c")])

@@ -136,7 +136,6 @@ class ServiceRuntime(Runtime):
         self.link_runner.abandoned_clusters = {one.cluster for one in unconfigured}
         extra = [one.away_s + one.lease_excess_s(self.settings.lease_s) for one in unconfigured]
         self.link_runner.orphan_timeout_s += max(extra, default=0.0)
-        self.machine.pools.restored(restored.pools)  # raises ConfigurationError for a file that does not suit them
         self.manager.post(restored)
         self.manager.when_durable(self.event_publisher.reset)
         crash_point("in start-up")
