@@ -17,6 +17,7 @@ from ray_multicluster_scheduler.control_plane.runtime.actor_calls import CallIte
 from ray_multicluster_scheduler.control_plane.runtime.explanation_text import Explanation
 from ray_multicluster_scheduler.control_plane.runtime.item import ANSWERED
 from ray_multicluster_scheduler.control_plane.runtime.job_status import EXPIRED, JOB_STATUS
+from ray_multicluster_scheduler.control_plane.runtime.pools import with_pool_use
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.cluster.environment import markers
 from ray_multicluster_scheduler.scheduler.lifecycle import retry
@@ -141,6 +142,7 @@ def _wait_fields(runtime: Runtime, record: TaskRecord, now: float) -> dict[str, 
     machine, task_id = runtime.machine, record.task.id
     placed = None if record.decision is None else record.decision.in_full()
     decision, place = machine.explain_wait(task_id, now) or placed, machine.queue_position(task_id, now)
+    decision = None if decision is None else with_pool_use(machine, decision, record.wanted.pool)
     estimate = machine.estimate_start(task_id, None if place is None else place.position, decision, now)
     at = None if place is None else (place.position, place.ahead)
     return {

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
+from ray_multicluster_scheduler.common.model import SchedulingDecision
+from ray_multicluster_scheduler.common.model.resources import describe
 from ray_multicluster_scheduler.control_plane.config.pool_config import PoolConfig
 from ray_multicluster_scheduler.control_plane.store import Store
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
+from ray_multicluster_scheduler.scheduler.policy.reasons import BORROW_LIMIT, POOL_FULL, POOL_NOT_HERE, POOL_TOO_SMALL
 from ray_multicluster_scheduler.scheduler.pools.pool import Pool, check_cohorts
+from ray_multicluster_scheduler.scheduler.pools.quota_ledger import QuotaUse
 from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import decode_fleet
+
+QUOTA_CODES = frozenset({BORROW_LIMIT, POOL_FULL, POOL_NOT_HERE, POOL_TOO_SMALL})
 
 
 def pool_of(config: PoolConfig) -> Pool:
@@ -38,8 +44,23 @@ def pool_uses(machine: SchedulerMachine, name: str | None) -> list[dict[str, Any
     """Quota, use, lent and borrowed amounts of a pool, by resource and cluster; empty for an unknown pool."""
     pool = None if name is None else machine.pools.ledger.pools.get(name)
     uses = () if pool is None else machine.pools.ledger.uses(pool)
-    rows = [asdict(one) for one in uses]
-    return [{"cluster": row.pop("place") or None, **row} for row in rows]
+    rows = [(one, asdict(one)) for one in uses]
+    return [{"cluster": row.pop("place") or None, **row, "sentence": _sentence(one)} for one, row in rows]
+
+
+def _sentence(use: QuotaUse) -> str:
+    amounts = (use.used + use.reserved, use.borrowed, use.lent, use.available)
+    used, borrowed, lent, available = (describe({use.resource: one} if one else {}) for one in amounts)
+    where = f" on {use.place}" if use.place else ""
+    quota = describe({use.resource: use.quota})
+    return f"{used} of {quota} used{where}, {borrowed} borrowed, {lent} lent, {available} available"
+
+
+def with_pool_use(machine: SchedulerMachine, decision: SchedulingDecision, pool: str | None) -> SchedulingDecision:
+    """The decision, with the use of this pool if the item waits for its quota."""
+    found = {decision.code, *(one.code for row in decision.candidates for one in row.rejections)}
+    waits = decision.cluster is None and not found.isdisjoint(QUOTA_CODES)
+    return replace(decision, pool_use=pool_uses(machine, pool)) if waits else decision
 
 
 def pool_rows(machine: SchedulerMachine) -> dict[str, dict[str, Any]]:

@@ -99,10 +99,10 @@ def test_quota_limits_what_runs_and_explain_names_it(service: HttpService) -> No
     assert explained["code"] == "POOL_FULL"
     assert "pool train uses 2 CPU of its 2 CPU" in explained["sentence"]
     assert "the quota of its pool is raised" in explained["unblocked_by"]
-    assert explained["pool_use"] == service.get(f"{POOLS}/train")["use"]
+    assert explained["decision"]["pool_use"] == service.get(f"{POOLS}/train")["use"]
     assert use(service, "train") == {"quota": 2, "used": 2, "borrowed": 0, "lent": 0, "available": 0}
     planned = service.post("/api/v1/plan", {"task": a_task("d", pool="train").to_dict()})
-    assert (planned["code"], planned["pool_use"]) == ("POOL_FULL", explained["pool_use"])
+    assert (planned["code"], planned["pool_use"]) == ("POOL_FULL", explained["decision"]["pool_use"])
     put(service, "train", quota={"CPU": 1})
     assert counts(service, "train") == (2, 1), "nothing is stopped"
     end(service, "a")

@@ -45,6 +45,7 @@ class QuotaUse(ApiModel):
     borrowed: float = required("What it uses beyond its quota.", 0.0)
     lent: float = required("Its part of what others of its cohort borrow.", 0.0)
     available: float = required("How much more its items may use now.", 2.0)
+    sentence: str = required("The same as a sentence.", "6 CPU of 8 CPU used, …")
 
 
 class Pool(NamedPool):
