@@ -48,7 +48,7 @@ class ItemOptions(TypedDict, total=False):
     fallback: str
     allow_clusters: Sequence[str] | None
     deny_clusters: Sequence[str] | None
-    priority: int
+    priority: float
     owner: str | None
     retries: int | None
     crash_retries: int | None
@@ -105,7 +105,7 @@ class LimitOptions(TypedDict, total=False):
     max_queued: int | None
     max_running: int | None
     max_gpus: float | None
-    max_priority: int | None
+    max_priority: float | None
 
 
 def common_fields(options: Mapping[str, Any], kind: str, settings: Settings, tags: object) -> dict[str, Any]:

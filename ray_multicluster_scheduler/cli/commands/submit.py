@@ -100,7 +100,7 @@ def submit(
     tag: Tags = None,
     require_tag: RequiredTags = None,
     preferred_cluster: PreferredCluster = None,
-    priority: Annotated[int, field_option("priority", "--priority")] = 0,
+    priority: Annotated[float, field_option("priority", "--priority")] = 0,
     retries: Annotated[int | None, field_option("retries", "--retries")] = None,
     timeout: Timeout = None,
     cancel_on_interrupt: CancelOnInterrupt = False,

@@ -121,7 +121,7 @@ FLAG = Values(words="true or false")
 COUNT = Values(words=f"a whole number from 0 to {_LARGEST_INTEGER}", ge=0, le=_LARGEST_INTEGER)
 CONCURRENCY = Values(words=f"a whole number from 1 to {_LARGEST_INTEGER}", ge=1, le=_LARGEST_INTEGER)
 RESTARTS = Values(words=f"a whole number from -1 to {_LARGEST_INTEGER}", ge=-1, le=_LARGEST_INTEGER)
-PRIORITY = Values(words=f"a whole number from {-MAX_PRIORITY} to {MAX_PRIORITY}", ge=-MAX_PRIORITY, le=MAX_PRIORITY)
+PRIORITY = Values(words=f"a number from {-MAX_PRIORITY} to {MAX_PRIORITY}", ge=-MAX_PRIORITY, le=MAX_PRIORITY)
 SECONDS = Values(words="seconds above 0", gt=0, lt=MAX_SECONDS)
 TIME = Values(words="seconds since 1970", ge=0, lt=_LATEST_TIME)
 AMOUNT = Values(words="an amount", ge=0, lt=float(_LARGEST_INTEGER**2))
@@ -145,7 +145,7 @@ Flag: TypeAlias = Annotated[bool, FLAG]
 Count: TypeAlias = Annotated[int, COUNT]
 Concurrency: TypeAlias = Annotated[int, CONCURRENCY]
 Restarts: TypeAlias = Annotated[int, RESTARTS]
-Priority: TypeAlias = Annotated[int, PRIORITY]
+Priority: TypeAlias = Annotated[float, PRIORITY]
 Seconds: TypeAlias = Annotated[float, SECONDS]
 Time: TypeAlias = Annotated[float, TIME]
 ResourceAmounts: TypeAlias = Annotated[Mapping[str, Annotated[float, AMOUNT]], RESOURCES]

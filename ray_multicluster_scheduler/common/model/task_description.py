@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self, get_origin
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model.actor_description import ActorDescription
+from ray_multicluster_scheduler.common.model.checks import plain_number
 from ray_multicluster_scheduler.common.model.gang_description import GangDescription, GangShape
 from ray_multicluster_scheduler.common.model.item_fields import (
     ALL_KINDS,
@@ -175,6 +176,8 @@ class TaskDescription:
                 )
         for key in ("run_timeout", "queue_timeout"):
             value = getattr(self, key)
+        if isinstance(self.priority, float):
+            object.__setattr__(self, "priority", plain_number(self.priority))
             if value is not None and not value > 0:
                 raise ConfigurationError(
                     f"{key} is {value!r}.", task_id=self.id, next_step="give seconds above 0, or None for no limit"

@@ -62,7 +62,7 @@ class ItemState:
     state: TaskState | None = None
     code: str = ""
     code_since: float = -inf
-    priority: int = 0
+    priority: float = 0
     pinned: str | None = None
     held: bool = False
     attempt: int = 0

@@ -70,6 +70,14 @@ def test_priority_then_first_come_over_all_shapes() -> None:
     assert len(queue) == 0
 
 
+def test_a_priority_with_a_fraction_goes_between_its_neighbours() -> None:
+    queue = fill(task("a", priority=2), task("b", priority=3), task("c", priority=2.5), task("d", priority=3.0))
+    assert drain(queue) == ["b", "d", "c", "a"]
+    group = fill(task("a", priority=5.0)).group_of("a")
+    assert group is not None
+    assert str(group.priority) == "5"
+
+
 def test_to_have_waited_long_is_worth_a_step_of_priority() -> None:
     old, young = task("old", submitted_at=0.0), task("young", priority=1, submitted_at=HOUR - 1)
     assert drain(fill(old, young)) == ["young", "old"]

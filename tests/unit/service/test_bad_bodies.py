@@ -129,7 +129,7 @@ FIELDS: dict[str, list[Any]] = {
     "fallback": [5, [], "never"],
     "allow_clusters": [5, "mac", [5], [[]]],
     "deny_clusters": [5, "mac", [[]]],
-    "priority": ["5", NAN, INFINITE, HUGE, 1.5, None, True],
+    "priority": ["5", NAN, INFINITE, HUGE, 1e6 + 0.5, None, True, []],
     "retries": ["5", NAN, 1.5, -1, None, HUGE],
     "crash_retries": ["5", None, INFINITE],
     "lost_retries": ["5", None, []],
@@ -204,7 +204,7 @@ def test_any_time_that_is_a_number_is_taken(service: HttpService) -> None:
         assert service.post("/api/v1/wait", output)["problems"]
 
 
-@pytest.mark.parametrize("priority", [None, "5", 1.5, NAN, HUGE, True, [], {}])
+@pytest.mark.parametrize("priority", [None, "5", NAN, INFINITE, HUGE, True, [], {}])
 def test_a_priority_that_is_none(service: HttpService, priority: object) -> None:
     refused(service, "/api/v1/items/t/priority", json.dumps({"priority": priority}).encode())
 

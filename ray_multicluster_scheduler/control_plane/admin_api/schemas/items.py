@@ -118,7 +118,7 @@ class Row(ApiModel):
     state: TaskState = required()
     attempt: int = required()
     cluster: str | None = required()
-    priority: int = required()
+    priority: float = required(example=0)
     submitted_at: float = required()
     started_at: float | None = required("When its last attempt was seen to start.")
     finished_at: float | None = required()
@@ -198,11 +198,11 @@ class Changed(ApiModel):
 class Prioritised(Changed):
     """Items that are over are not changed: that is answered 409."""
 
-    priority: int = optional(example=5)
+    priority: float = optional(example=5)
 
 
 class Priority(ApiModel):
-    priority: int = required("Higher numbers go first.", 5, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
+    priority: float = required("Higher numbers go first.", 5, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
 
 
 class Forgotten(ApiModel):
@@ -319,7 +319,7 @@ class Waiting(ApiModel):
     kind: str = required()
     name: str = required()
     owner: str = required()
-    priority: int = required(example=0)
+    priority: float = required(example=0)
     state: str = required(example="QUEUED")
     submitted_at: float = required()
     waiting_since: float = required(
