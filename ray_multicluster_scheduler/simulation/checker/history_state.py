@@ -108,6 +108,7 @@ class ItemState:
             task.deny_clusters,
             self.attempt > 0,
             task.gang_shape,
+            task.pool,
         )
 
 

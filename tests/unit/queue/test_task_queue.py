@@ -291,7 +291,8 @@ def test_an_item_may_come_back_with_its_old_number() -> None:
 
 def test_what_placement_reads_makes_the_shape() -> None:
     base = shape_of(task("a"), retry=False)
-    assert shape_of(task("b", priority=5, name="x", run_timeout=9.0), retry=False) == base
+    same = task("b", priority=5, name="x", run_timeout=9.0, labels={"a": "b"}, preemptible=True, min_runtime_s=1.0)
+    assert shape_of(same, retry=False) == base
     different = [
         shape_of(task("b", cpus=2), retry=False),
         shape_of(task("b", tags=("x",)), retry=False),
@@ -301,6 +302,7 @@ def test_what_placement_reads_makes_the_shape() -> None:
         shape_of(task("b", allow_clusters=("x",)), retry=False),
         shape_of(task("b", deny_clusters=("x",)), retry=False),
         shape_of(task("b", owner="x"), retry=False),
+        shape_of(task("b", pool="x"), retry=False),
         shape_of(task("b", kind="actor", actor=ActorDescription("x")), retry=False),
         shape_of(task("b"), retry=True),
         shape_of(job("b", cpus=1), retry=False),
