@@ -88,7 +88,14 @@ class AcceptedBatch(ApiModel):
     items: list[Accepted | Refused] = required("In the order of the entries.")
 
 
-class Status(ApiModel):
+class _Pooled(ApiModel):
+    labels: dict[str, str] = optional("Its labels, if it has any.")
+    pool: str = optional("Its pool, if it names one.")
+    preemptible: bool = optional("Whether it may be preempted, if it says so.")
+    min_runtime_s: float = optional("The seconds that each attempt runs before it may be preempted, if it has any.")
+
+
+class Status(_Pooled):
     """An item as it is now."""
 
     id: str = required()
@@ -108,7 +115,7 @@ class Status(ApiModel):
     repeated_by: list[str] = optional("Its newest retries, oldest first.")
 
 
-class Row(ApiModel):
+class Row(_Pooled):
     """An item in a list."""
 
     id: str = required()
@@ -143,7 +150,7 @@ class Changes(ApiModel):
     problems: dict[str, dict[str, Any]] = required("Errors by id of items that cannot be reported.")
 
 
-class Explanation(ApiModel):
+class Explanation(_Pooled):
     id: str = required()
     state: str = required(example="QUEUED")
     code: str = required("The reason, as a code.", "WAITING")
@@ -223,7 +230,7 @@ class Retried(Accepted):
 # ---- jobs
 
 
-class JobInfo(ApiModel):
+class JobInfo(_Pooled):
     """A job in the form of Ray's Jobs API."""
 
     job_id: str = required(example=ID)
@@ -247,7 +254,7 @@ class JobPage(ApiModel):
 # ---- actors and calls of their methods
 
 
-class ActorRow(ApiModel):
+class ActorRow(_Pooled):
     id: str = required(example="actor-7c1d")
     name: str | None = required(example="counter")
     state: str = required()
@@ -314,7 +321,7 @@ class Lane(ApiModel):
     waiting: int = required()
 
 
-class Waiting(ApiModel):
+class Waiting(_Pooled):
     id: str = required()
     kind: str = required()
     name: str = required()
