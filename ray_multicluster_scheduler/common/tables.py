@@ -49,6 +49,17 @@ def columns(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     )
 
 
+def pool_facts(item: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Labels, pool and what protects it from preemption, as far as they are set: names and values for people."""
+    facts = {
+        "labels": ", ".join(f"{name}={text}" for name, text in (item.get("labels") or {}).items()),
+        "pool": item.get("pool"),
+        "preemptible": None if item.get("preemptible") is None else "yes" if item["preemptible"] else "no",
+        "runs at least": f"{item['min_runtime_s']:g} s" if item.get("min_runtime_s") else None,
+    }
+    return [(name, str(value)) for name, value in facts.items() if value]
+
+
 def decision_rows(decision: SchedulingDecision | Mapping[str, Any]) -> list[CandidateRow]:
     """One row per candidate, in the order of the decision."""
     data = decision if isinstance(decision, Mapping) else decision.to_dict()

@@ -328,7 +328,7 @@ def release(item: ItemRef) -> None:
     active_scheduler().release(item)
 
 
-def set_priority(item: ItemRef, priority: int) -> None:
+def set_priority(item: ItemRef, priority: float) -> None:
     """Change the priority with which an item waits; higher numbers go first. Raises UnknownItemError."""
     active_scheduler().set_priority(item, priority)
 

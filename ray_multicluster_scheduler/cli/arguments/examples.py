@@ -13,6 +13,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "job submit": (
         "rmcs job submit --working-dir . -- python train.py --epochs 90",
         "rmcs job submit --no-wait --gpus 2 --tag linux -- python train.py",
+        "rmcs job submit --pool nlp --label team=a --priority 2.5 -- python run.py",
     ),
     "job status": ("rmcs job status last",),
     "job logs": ("rmcs job logs --follow last",),

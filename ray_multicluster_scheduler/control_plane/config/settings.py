@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
 
+from ray_multicluster_scheduler.common.model.checks import plain_number
 from ray_multicluster_scheduler.common.model.item_fields import MAX_PRIORITY
 from ray_multicluster_scheduler.common.redaction import mask_userinfo
 
@@ -21,7 +22,7 @@ MAX_OF_AN_OWNER = 10**9
 LimitedCount = Annotated[int, Field(ge=0, le=MAX_OF_AN_OWNER)]
 Weight = Annotated[float, Field(ge=1e-6, le=1e6)]
 LimitedAmount = Annotated[float, Field(ge=0, le=MAX_OF_AN_OWNER, allow_inf_nan=False)]
-LimitedPriority = Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)]
+LimitedPriority = Annotated[float, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY, allow_inf_nan=False)]
 
 LEASE_MARGIN_S = 10.0
 """Minimum time between the end of the lease and the loss of a cluster, because clocks and queues differ."""
@@ -93,6 +94,22 @@ class OwnerLimits(Strict):
     max_running: LimitedCount | None = Field(default=None, description="So many may be on clusters.")
     max_gpus: LimitedAmount | None = Field(default=None, description="So many it may hold on clusters.")
     max_priority: LimitedPriority | None = Field(default=None, description="The highest priority that it may request.")
+
+    @field_validator("max_priority", mode="before")
+    @classmethod
+    def _no_flag(cls, value: object) -> object:
+        if isinstance(value, bool):
+            raise ValueError(f"expected a number, got {str(value).lower()}")
+        return value
+
+    @field_validator("max_priority")
+    @classmethod
+    def _plain_number(cls, value: float | None) -> float | None:
+        return None if value is None else plain_number(value)
+
+    @field_serializer("max_priority")
+    def _unconverted(self, value: float | None) -> Any:
+        return value
 
 
 NO_LIMITS = OwnerLimits()

@@ -72,6 +72,7 @@ def item_explanation(runtime: Runtime, task_id: str) -> Explanation:
         name=record.task.name,
         owner=record.task.owner,
         priority=record.wanted.priority,
+        **record.task.pool_fields,
         **repeats_of(record.task),
         state=str(abandoned.state if abandoned else record.state),
         cluster=record.cluster,
@@ -295,6 +296,7 @@ def job_document(
         "status": JOB_STATUS[state],
         "entrypoint": mask_text(task.job.entrypoint),
         "metadata": mask_data(task.job.metadata),
+        **task.pool_fields,
         "cluster": row.cluster,
         "attempt": row.attempt,
         "ray_submission_id": ray_id(task.id, row.attempt) if row.attempt else None,
@@ -321,6 +323,7 @@ def actor_rows(runtime: Runtime) -> list[dict[str, Any]]:
             "cluster": record.cluster,
             "attempt": record.attempt,
             "lifetime": task.actor.lifetime if task.actor else None,
+            **task.pool_fields,
             "message": abandoned.message if abandoned else current_reason(runtime, record, reasons)[1],
         }
         members = () if task.gang is None else task.gang.members

@@ -37,7 +37,7 @@ class ItemStatus(NamedTuple):
     attempt: int = 0
     cluster: str | None = None
     fence: int | None = None
-    priority: int = 0
+    priority: float = 0
     finished_at: float | None = None
     is_open: bool = True
     rest: bytes = b"{}"

@@ -267,7 +267,7 @@ class PriorityChanged:
     """The item waits with this priority from now on."""
 
     task_id: str
-    priority: int
+    priority: float
 
 
 @dataclass(frozen=True, slots=True)

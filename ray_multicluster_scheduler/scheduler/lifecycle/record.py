@@ -75,7 +75,7 @@ class TaskRecord:
         self.pinned = cluster
         self.wanted = replace(self.wanted, preferred_cluster=cluster, fallback="wait")
 
-    def prioritise(self, priority: int) -> None:
+    def prioritise(self, priority: float) -> None:
         """Set the priority, limited to the allowed range."""
         self.wanted = replace(self.wanted, priority=max(-MAX_PRIORITY, min(priority, MAX_PRIORITY)))
 

@@ -37,7 +37,7 @@ class ItemRow:
     task: TaskDescription
     number: int
     history: tuple[Transition, ...]
-    priority: int
+    priority: float
     attempt: int = 0
     cluster: str | None = None
     fence: int | None = None

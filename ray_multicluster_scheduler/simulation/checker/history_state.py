@@ -64,7 +64,7 @@ class ItemState:
     state: TaskState | None = None
     code: str = ""
     code_since: float = -inf
-    priority: int = 0
+    priority: float = 0
     pinned: str | None = None
     held: bool = False
     attempt: int = 0
@@ -110,6 +110,7 @@ class ItemState:
             task.deny_clusters,
             self.attempt > 0,
             task.gang_shape,
+            task.pool,
         )
 
 

@@ -150,7 +150,7 @@ class FaultyRun:
         self.driver.feed(events.HoldRequested(task_id, "not yet"))
         self.driver.after(seconds, self.driver.feed, events.ReleaseRequested(task_id))
 
-    def set_priority(self, task_id: str, priority: int) -> None:
+    def set_priority(self, task_id: str, priority: float) -> None:
         self.driver.feed(events.PriorityChanged(task_id, priority))
 
     def pause(self, what: Literal["cluster", "owner"], name: str, seconds: float) -> None:

@@ -73,7 +73,7 @@ def with_owner(caller: Caller, limits_of: LimitsOf, request: SubmitRequest) -> S
     return request
 
 
-def check_priority(limits: OwnerLimits, owner: str, priority: int, item_id: str) -> None:
+def check_priority(limits: OwnerLimits, owner: str, priority: float, item_id: str) -> None:
     """Raises NotAllowedError if the priority is above the limit of the owner."""
     if limits.max_priority is not None and priority > limits.max_priority:
         raise NotAllowedError(

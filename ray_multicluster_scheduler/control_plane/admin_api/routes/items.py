@@ -64,8 +64,8 @@ from ray_multicluster_scheduler.control_plane.runtime.explanation import (
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Promise
 from ray_multicluster_scheduler.control_plane.runtime.outcome import VALUE_FORGOTTEN
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import SubmitRequest
-from ray_multicluster_scheduler.control_plane.store import ItemQuery, StoredItem
-from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import started_at
+from ray_multicluster_scheduler.control_plane.store import ItemQuery, Store, StoredItem
+from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import pool_fields_of, started_at
 
 router = APIRouter(prefix="/api/v1")
 MAX_ITEMS = 10_000
@@ -215,6 +215,7 @@ def item_summary(request: Request, item: Item) -> dict[str, Any]:
         "kind": item.task.kind,
         "name": item.task.name,
         "owner": item.task.owner,
+        **item.task.pool_fields,
         **repeats_of(item.task),
     }
     return summary if item.task.actor is None else {**summary, "actor": item.task.actor.to_dict()}
@@ -262,7 +263,11 @@ async def list_items(
         owner = caller.user
     last, most = number_of(after), rows_at_most(limit)
     query = ItemQuery(states, kind, owner, cluster, last, most, name, begins, since, until)
-    page = await asyncio.to_thread(runtime_of(request).store.items, query)
+    return await asyncio.to_thread(_rows, runtime_of(request).store, query)
+
+
+def _rows(store: Store, query: ItemQuery) -> dict[str, Any]:
+    page = store.items(query)
     return {"items": [_row(one) for one in page.items], "after": cursor_of(page.after)}
 
 
@@ -284,6 +289,7 @@ def _row(stored: StoredItem) -> dict[str, Any]:
         "attempt": now.attempt,
         "cluster": now.cluster,
         "priority": now.priority,
+        **pool_fields_of(stored),
         "submitted_at": new.submitted_at,
         "started_at": started_at(now),
         "finished_at": now.finished_at,

@@ -62,6 +62,7 @@ class StoredHistory:
             "name": stored.new.name,
             "owner": stored.new.owner,
             "priority": row.priority,
+            **row.task.pool_fields,
             **repeats_of(row.task),
             "state": str(row.state),
             "cluster": row.cluster,

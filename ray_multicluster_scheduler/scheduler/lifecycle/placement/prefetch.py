@@ -135,7 +135,7 @@ class Prefetch:
         passed: list[ShapeGroup] = []
         free_slots = FreeSlots(self._machine.engine, [relieved])
         decisions: dict[ShapeGroup, SchedulingDecision] = {}
-        outranked: dict[int, bool] = {}
+        outranked: dict[float, bool] = {}
         lacking: dict[ShapeGroup, bool] = {}
         while sent < most:
             group = self._machine.queue.first(free_slots.amounts, now)
@@ -166,7 +166,7 @@ class Prefetch:
         except PolicyEvaluationError:
             return False  # the scheduling pass ends it with that error
 
-    def _is_outranked(self, priority: int, state: ClusterState, known: dict[int, bool]) -> bool:
+    def _is_outranked(self, priority: float, state: ClusterState, known: dict[float, bool]) -> bool:
         if priority not in known:
             known[priority] = self._more_urgent_waits(priority, state)
         return known[priority]
@@ -179,7 +179,7 @@ class Prefetch:
             return False
         return not state.at_in_flight_limit
 
-    def _more_urgent_waits(self, priority: int, state: ClusterState) -> bool:
+    def _more_urgent_waits(self, priority: float, state: ClusterState) -> bool:
         """Does an item of higher priority wait for capacity there? One that needs several slots must see them become
         free."""
         above = (group for group in self._machine.queue.groups() if group.priority > priority)
