@@ -52,7 +52,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "clusters show": ("rmcs clusters show mac",),
     "clusters check": ("rmcs clusters check mac",),
     "explain": ("rmcs explain last", "rmcs explain NO_CAPACITY"),
-    "plan": ("rmcs plan --cpus 16 --require-tag linux", "rmcs plan --kind job --preferred-cluster mac --fallback wait"),
+    "plan": (
+        "rmcs plan --cpus 16 --require-tag linux",
+        "rmcs plan --cpus 16 --pool train",
+        "rmcs plan --kind job --preferred-cluster mac --fallback wait",
+    ),
     "events": ("rmcs events --since 12h --types transition", "rmcs events --follow --id last"),
     "doctor": ("rmcs doctor", "rmcs doctor --deep"),
     "config check": ("rmcs config check clusters.yaml",),

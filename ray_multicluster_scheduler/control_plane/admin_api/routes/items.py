@@ -209,13 +209,14 @@ async def get(request: Request, item_id: str) -> dict[str, Any]:
 def item_summary(request: Request, item: Item) -> dict[str, Any]:
     """An item for a caller who may see it. Raises NotAllowedError."""
     ownership.check_item_seen(caller_of(request), item.task.owner, item.id)
+    record = runtime_of(request).record(item.id)
     summary = {
         **_status(caller_of(request), item),
         **_wait_reason(request, item),
         "kind": item.task.kind,
         "name": item.task.name,
         "owner": item.task.owner,
-        **item.task.pool_fields,
+        **(item.task if record is None else record.wanted).pool_fields,
         **repeats_of(item.task),
     }
     return summary if item.task.actor is None else {**summary, "actor": item.task.actor.to_dict()}
