@@ -68,7 +68,8 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "pool list": ("rmcs pool list", "rmcs pool list -o json"),
     "pool show": ("rmcs pool show train",),
     "pool create": (
-        "rmcs pool create train --quota CPU=16 --quota memory=64GiB --cohort research --label team=nlp",
+        "rmcs pool create train --quota CPU=16 --cohort research --label team=nlp",
+        "rmcs pool create big --quota CPU=64 --quota memory=512GiB",
         "rmcs pool create lab --cluster-quota mac:CPU=4 --owner ann --protected",
     ),
     "pool resize": ("rmcs pool resize train --quota CPU=32 --quota GPU=none",),

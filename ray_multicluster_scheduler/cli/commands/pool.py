@@ -33,7 +33,7 @@ _ClusterQuota = Annotated[
 
 @app.command("list")
 def list_pools(output: Output = Format.table, address: Address = None) -> None:
-    """List the pools: quota, use, what is borrowed and lent, and how many items run and wait.
+    """List the pools, with quota, use, borrowed and lent amounts.
 
     In the bars, # is used, + is borrowed from others, and - is lent to others.
     """
@@ -269,6 +269,7 @@ def pool_overview(row: Mapping[str, Any]) -> Group:
     limits = {key: describe(row[key]) for key in ("borrow_limit", "lend_limit") if row[key]}
     facts = {
         "source": row["source"],
+        "cohort": row["cohort"],
         "labels": ", ".join(f"{key}={value}" for key, value in row["labels"].items()),
         **limits,
         "reclaim": row["reclaim"],
