@@ -69,7 +69,7 @@ def test_quota_borrowing_restart_and_deletion(service: RunningService, tmp_path:
     with UnifiedScheduler(address=service.address, token=service.token) as client:
 
         def submit(path: Path, **options: Any) -> TaskHandle[str]:
-            return client.submit_task_async(wait_for, (str(path),), {"CPU": 1}, **options)
+            return client.submit_task_async(wait_for, (str(path),), resource_requirements={"CPU": 1}, **options)
 
         def waits(handle: TaskHandle[str], code: str) -> bool:
             return handle.state is TaskState.QUEUED and handle.explain()["code"] == code
