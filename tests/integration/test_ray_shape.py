@@ -382,7 +382,7 @@ PATTERNS = {
     "[{'scale': 2}, [10, 11, 12]]\n[{'scale': 2}, [10, 11, 12]]\n",
     "closure_capture": "[9, 900]\n[20, 30]\n400\n",
     "progress_actor": "[0, 1, 2]\n15\n",
-    "generator": "0\n1\n2\nok 0\nerror\nstopped\n[0, 1, 2, 0, 1, 2]\n[0, 1, 2]\n1 0 False 0\nlast 1\nTrue None\n",
+    "generator": "0\n1\n2\nok 0\nerror\nstopped\n[0, 1, 2, 0, 1, 2]\n[0, 1, 2]\n1 0 False 0\nlast 1\nTrue True\n",
     "generator_heap_memory": "[1000000, 1000000, 1000000]\nb'\\x00' 2\n[0, 1, 2, 3]\n[4, 5, 6, 7]\n[8, 9]\n[4, 4, 2]\n",
 }
 

@@ -9,6 +9,7 @@ from typing import Literal
 
 from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.control_plane.config.validation_errors import did_you_mean
+from ray_multicluster_scheduler.scheduler.lifecycle import codes
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import PoolRow
 from ray_multicluster_scheduler.scheduler.policy import reasons
@@ -102,7 +103,7 @@ class PoolQuota:
             whose = f"{task.owner or 'its owner'} may not use pool {pool.name}"
             return reasons.POOL_FORBIDDEN, whose, "use another pool, or let an administrator add the owner to it"
         if pool.draining:
-            return reasons.POOL_DRAINING, f"pool {pool.name} is being deleted", "use another pool"
+            return codes.POOL_DRAINING, f"pool {pool.name} is being deleted", "use another pool"
         return None
 
     def refusal(self, task: TaskDescription, cluster: str | None = None) -> tuple[str, str] | None:

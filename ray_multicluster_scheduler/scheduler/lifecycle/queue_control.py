@@ -101,6 +101,7 @@ class QueueControl:
             self._machine.change_pool(event.pool.name, event.pool)
         except ConfigurationError:  # another change came first; who posted this one checks the outcome
             return
+        self._scheduling.request_full_scan()
         for record in self._prefetch.records_of_pool(event.pool.name):
             self._prefetch.recall(record, "its pool was changed", now)
 

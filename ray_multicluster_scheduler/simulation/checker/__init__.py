@@ -22,6 +22,7 @@ from ray_multicluster_scheduler.simulation.checker.placement_properties import (
     IdleFleetStartsAtOnce,
     NoStarvation,
     Order,
+    QuotaNeverExceeded,
     ReservationsNeverExceedCapacity,
     RulesNeverBroken,
 )
@@ -46,6 +47,7 @@ PROPERTIES: dict[str, type[Property]] = {
         FencesOnlyGrow,
         ReservationsNeverExceedCapacity,
         RulesNeverBroken,
+        QuotaNeverExceeded,
         Order,
         NoStarvation,
         EveryWaitingTaskHasATrueReason,

@@ -22,6 +22,7 @@ from ray_multicluster_scheduler.common.model import (
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle import instructions as out
+from ray_multicluster_scheduler.scheduler.pools.pool import Pool
 from ray_multicluster_scheduler.simulation.history import ControlPlaneRestarted, FaultInjected
 
 WINDOW_S = 8.0
@@ -208,8 +209,9 @@ class ClusterState:
 class HistoryState:
     """All items and clusters, updated line by line."""
 
-    def __init__(self, settings: Settings, clusters: Iterable[ClusterMetadata]) -> None:
+    def __init__(self, settings: Settings, clusters: Iterable[ClusterMetadata], pools: Iterable[Pool] = ()) -> None:
         self.settings = settings
+        self.pools = {pool.name: pool for pool in pools}
         self.clusters = {one.name: ClusterState(one) for one in clusters}
         self.items: dict[str, ItemState] = {}
         self.waiting: dict[str, ItemState] = {}
@@ -228,6 +230,8 @@ class HistoryState:
             events.QueuePaused: self._queue_paused,
             events.QueueResumed: self._queue_paused,
             events.OwnerLimitsChanged: self._limits_changed,
+            events.PoolChanged: self._pool_changed,
+            events.PoolDeleted: self._pool_deleted,
             events.ClusterChanged: self._cluster_changed,
             events.SnapshotTaken: self._snapshot_taken,
             events.DispatchAccepted: self._accepted,
@@ -270,6 +274,13 @@ class HistoryState:
         return list(self._live_by_owner.get(owner, {}).values())
 
     def may_start(self, item: ItemState) -> bool:
+        """May its owner start it, and does its pool have quota for it on some cluster?"""
+        pooled = item.task.pool is not None
+        return self.owner_may_start(item) and not (
+            pooled and all(self.exceeded_quota(item, name) for name in self.clusters)
+        )
+
+    def owner_may_start(self, item: ItemState) -> bool:
         """Is the item free of any pause or limit of its owner?"""
         owner = item.task.owner
         if owner in self.paused_owners:
@@ -282,6 +293,41 @@ class HistoryState:
             return False
         gpus = sum(one.task.placement.get("GPU", 0.0) for one in live)
         return limits.max_gpus is None or gpus + item.task.placement.get("GPU", 0.0) <= limits.max_gpus + 1e-4
+
+    def exceeded_quota(self, item: ItemState, cluster: str) -> str:
+        """Which quota the item would exceed if it started on this cluster; empty if none."""
+        pool = self.pools.get(item.task.pool or "")
+        if pool is None:
+            return "" if item.task.pool is None else f"there is no pool {item.task.pool}"
+        if pool.place_quota and cluster not in pool.place_quota:
+            return f"pool {pool.name} has no quota there"
+        place = cluster if pool.place_quota else None
+        quota = pool.quota if place is None else pool.place_quota[place]
+        for name, amount in item.task.placement.items():
+            if name not in quota:
+                continue
+            used = self._used_of(pool, place, name) + amount
+            borrows = pool.cohort is not None and not pool.protected
+            most = quota[name] + (pool.borrow_limit.get(name, inf) if borrows else 0.0)
+            if used > most + _ROUNDING:
+                return f"pool {pool.name} would use {used:g} {name}, and may use {most:g}"
+            whole, taken = quota[name], max(used, _kept(pool, quota[name], name))
+            for other in self.pools.values():
+                theirs = other.quota if place is None else other.place_quota.get(place, {})
+                if other is not pool and pool.cohort is not None and other.cohort == pool.cohort and name in theirs:
+                    whole += theirs[name]
+                    taken += max(self._used_of(other, place, name), _kept(other, theirs[name], name))
+            if used > _kept(pool, quota[name], name) + _ROUNDING and taken > whole + _ROUNDING:
+                return f"the cohort of pool {pool.name} would use {taken:g} {name}, and has {whole:g}"
+        return ""
+
+    def _used_of(self, pool: Pool, place: str | None, name: str) -> float:
+        live = (one for items in self._live_by_owner.values() for one in items.values())
+        return sum(
+            one.held_resources.get(name, 0.0)
+            for one in live
+            if one.task.pool == pool.name and (place is None or one.cluster == place)
+        )
 
     def may_hold_reservation(self, at: float) -> bool:
         """Has an item waited so long that nodes may be reserved for it?"""
@@ -335,6 +381,15 @@ class HistoryState:
             self._limits.pop(event.owner, None)
         else:
             self._limits[event.owner] = limits
+
+    def _pool_changed(self, at: float, event: events.PoolChanged) -> None:
+        self.pools[event.pool.name] = event.pool
+
+    def _pool_deleted(self, at: float, event: events.PoolDeleted) -> None:
+        """A pool that is used drains: its quota holds for the items that it has."""
+        unfinished = (one for one in self.items.values() if one.state is None or not one.state.terminal)
+        if not any(one.task.pool == event.name for one in unfinished):
+            self.pools.pop(event.name, None)
 
     def _cluster_changed(self, at: float, event: events.ClusterChanged) -> None:
         if event.metadata is None:
@@ -533,3 +588,9 @@ class HistoryState:
             cluster.live[item.task.id] = item
             if first and self._is_spaced(item):
                 cluster.last_submission = at
+
+
+def _kept(pool: Pool, quota: float, name: str) -> float:
+    """The part of the quota that the pool lends to nobody."""
+    lent = pool.lend_limit.get(name, inf) if pool.cohort is not None else 0.0
+    return max(0.0, quota - lent)

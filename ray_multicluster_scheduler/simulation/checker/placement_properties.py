@@ -111,7 +111,7 @@ class RulesNeverBroken(StateProperty):
             return "the item may not go there"
         if item.code == "HELD":
             return "the item is held"
-        return None if state.may_start(item) else f"{item.task.owner or 'its owner'} is paused or at a limit"
+        return None if state.owner_may_start(item) else f"{item.task.owner or 'its owner'} is paused or at a limit"
 
     def _check_limits(self, item: ItemState, cluster: ClusterState) -> str | None:
         live, metadata = cluster.live.values(), cluster.metadata
@@ -148,6 +148,23 @@ class RulesNeverBroken(StateProperty):
             if used / total > limit + _TOLERANCE:
                 return f"{used:g} of {total:g} {name} is ours already, and the threshold is {limit:g}"
         return None
+
+
+class QuotaNeverExceeded(StateProperty):
+    """Checked whenever an item is placed. What runs may exceed a quota that was lowered since."""
+
+    name = "quota_never_exceeded"
+    sentence = (
+        "No item starts that brings its pool above its quota and what it may borrow, or a cohort above its quotas."
+    )
+
+    def before_line(self, entry: Entry, state: HistoryState) -> None:
+        if type(entry.content) is not Persist or not is_new_attempt(entry.content, state):
+            return
+        step = entry.content.transition
+        exceeded = state.exceeded_quota(state.items[step.task_id], step.cluster or "")
+        if exceeded:
+            self.report(entry, f"{step.task_id} is sent to {step.cluster}: {exceeded}")
 
 
 class Order(StateProperty):
@@ -357,4 +374,4 @@ def _fits_idle(cluster: ClusterState, item: ItemState, at: float, state: History
         return False
     if cluster.may_be_spaced(at, state.settings):
         return False
-    return _fits_empty_node(cluster, item)
+    return not state.exceeded_quota(item, cluster.name) and _fits_empty_node(cluster, item)

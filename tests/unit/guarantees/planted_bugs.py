@@ -18,6 +18,8 @@ from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMach
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.reservation import WideItemReservations
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.scheduling_pass import SchedulingPass
 from ray_multicluster_scheduler.scheduler.policy.filters.in_flight import InFlightFilter
+from ray_multicluster_scheduler.scheduler.pools.pool import Pool
+from ray_multicluster_scheduler.scheduler.pools.quota_ledger import QuotaLedger
 from ray_multicluster_scheduler.scheduler.queue.shape_group import QueueEntry, ShapeGroup
 from ray_multicluster_scheduler.simulation.faulty.faulty_cluster import Attempt, FaultyCluster
 from ray_multicluster_scheduler.simulation.faulty.faulty_executor import FaultyExecutor
@@ -226,6 +228,15 @@ PLANTED = [
         "max_in_flight is ignored",
         scenario(submit(1, *(item(f"t{number}") for number in range(5))), clusters={"a": {"max_in_flight": 2}}),
         bug=lambda: patch.object(InFlightFilter, "check", lambda *_: None),
+    ),
+    PlantedBug(
+        "quota_never_exceeded",
+        "a pool borrows although its cohort has nothing to lend",
+        scenario(
+            submit(1, *(item(f"t{number}", pool="p") for number in range(5))),
+            pools=[Pool(name="p", quota={"CPU": 2.0}, cohort="c"), Pool(name="q", quota={"CPU": 1.0}, cohort="c")],
+        ),
+        bug=lambda: patch.object(QuotaLedger, "_pot", lambda *_: (100_000, 0)),
     ),
     PlantedBug(
         "order",

@@ -11,7 +11,7 @@ import pytest
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Submitted
 from ray_multicluster_scheduler.simulation.checker import PROPERTIES, Violation, judge
 from ray_multicluster_scheduler.simulation.faulty.run import FaultyRun
-from ray_multicluster_scheduler.simulation.faulty.scenario import generate_scenario
+from ray_multicluster_scheduler.simulation.faulty.scenario import STYLES, generate_scenario
 from ray_multicluster_scheduler.simulation.history import (
     AttemptBegan,
     ControlPlaneCrashed,
@@ -22,17 +22,19 @@ from ray_multicluster_scheduler.simulation.history import (
 )
 
 SEEDS, MORE_SEEDS = range(24), range(24, 160)
+POOL_SEEDS = range(1, 9)
+"""Of runs in which items belong to pools; they are found under the negative seed."""
 DOCUMENT = Path(__file__).parents[3] / "docs" / "guarantees.md"
 
 
 @cache
 def runs() -> dict[int, tuple[History, list[Violation]]]:
     """Play all runs once."""
-    return {seed: judged(seed) for seed in SEEDS}
+    return {seed: judged(seed) for seed in SEEDS} | {-seed: judged(seed, "pools") for seed in POOL_SEEDS}
 
 
-def judged(seed: int) -> tuple[History, list[Violation]]:
-    outcome = FaultyRun(generate_scenario(seed)).play()
+def judged(seed: int, style: str | None = None) -> tuple[History, list[Violation]]:
+    outcome = FaultyRun(generate_scenario(seed, style=STYLES[style] if style else None)).play()
     assert outcome.error is None, f"seed {seed}: {outcome.error!r}"
     return outcome.history, judge(outcome.history)
 
@@ -59,6 +61,10 @@ def test_reservations_never_exceed_capacity() -> None:
 
 def test_rules_never_broken() -> None:
     assert broken("rules_never_broken") == []
+
+
+def test_quota_never_exceeded() -> None:
+    assert broken("quota_never_exceeded") == []
 
 
 def test_order() -> None:
@@ -95,7 +101,8 @@ def test_user_errors_never_open_a_breaker() -> None:
 
 @pytest.mark.slow
 def test_more_runs_keep_every_guarantee() -> None:
-    assert [f"seed {seed}: {one}" for seed in MORE_SEEDS for one in judged(seed)[1]] == []
+    for style in (None, "pools"):
+        assert [f"seed {seed} {style}: {one}" for seed in MORE_SEEDS for one in judged(seed, style)[1]] == []
 
 
 def test_every_guarantee_is_documented_with_its_sentence_and_has_its_test() -> None:

@@ -10,6 +10,7 @@ from ray_multicluster_scheduler.common.model import ClusterMetadata, FailureClas
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle import instructions as out
+from ray_multicluster_scheduler.scheduler.pools.pool import Pool
 from ray_multicluster_scheduler.simulation.checker import PROPERTIES, judge
 from ray_multicluster_scheduler.simulation.history import AttemptBegan, AttemptEnded, EventHandled, StateDump
 from tests.unit.guarantees.history_builder import HistoryBuilder
@@ -164,6 +165,23 @@ def beyond_a_lowered_owner_limit() -> HistoryBuilder:
     history.handle(events.OwnerLimitsChanged("ann", OwnerLimits(max_running=1)))
     history.submit(task("t2", owner="ann"), "OWNER_LIMIT").dispatch("t2").advance(1)
     return history.begin("t1").begin("t2").advance(1).end("t1").end("t2")
+
+
+def beyond_a_quota(*pools: Pool) -> HistoryBuilder:
+    history = HistoryBuilder().healthy()
+    for pool in pools or (Pool(name="p", quota={"CPU": 1.0}),):
+        history.handle(events.PoolChanged(pool))
+    history.submit(task("t1", pool="p")).dispatch("t1").submit(task("t2", pool="p"), "POOL_FULL").dispatch("t2")
+    return history.advance(1).begin("t1").begin("t2").advance(1).end("t1").end("t2")
+
+
+def beyond_a_cohort() -> HistoryBuilder:
+    pools = [Pool(name=name, quota={"CPU": amount}, cohort="c") for name, amount in (("p", 1.0), ("q", 0.5))]
+    return beyond_a_quota(*pools)
+
+
+def beyond_the_quota_of_a_cluster() -> HistoryBuilder:
+    return beyond_a_quota(Pool(name="p", place_quota={"a": {"CPU": 1.0}, "b": {"CPU": 9.0}}))
 
 
 def newest_first() -> HistoryBuilder:
@@ -335,6 +353,7 @@ INVALID_HISTORIES: dict[str, list[Callable[[], HistoryBuilder]]] = {
         beyond_an_owner_limit,
         beyond_a_lowered_owner_limit,
     ],
+    "quota_never_exceeded": [beyond_a_quota, beyond_a_cohort, beyond_the_quota_of_a_cluster],
     "order": [newest_first, low_priority_first, larger_share_first],
     "no_starvation": [
         starved,

@@ -12,6 +12,7 @@ from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterPro
 from ray_multicluster_scheduler.scheduler.policy import reasons
 from ray_multicluster_scheduler.scheduler.policy.filters import built_in_filters
 from ray_multicluster_scheduler.scheduler.pools import quota_ledger
+from ray_multicluster_scheduler.scheduler.pools.quota_ledger import QuotaLedger
 from tests.unit.lifecycle.driver import job, task
 from tests.unit.policy.views import node, view
 
@@ -20,7 +21,7 @@ LATER = False
 
 
 def verdicts(item: TaskDescription, cluster: ClusterView, **settings: Any) -> list[Rejection]:
-    filters = built_in_filters(Settings(**settings), "3.11")
+    filters = built_in_filters(Settings(**settings), "3.11", QuotaLedger())
     return [one for one in (each.check(item, cluster) for each in filters) if one is not None]
 
 

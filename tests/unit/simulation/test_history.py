@@ -27,7 +27,8 @@ from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterPro
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle import instructions as out
 from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending
-from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow, SentRow
+from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow, PoolRow, SentRow
+from ray_multicluster_scheduler.scheduler.pools.pool import Pool
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding
 from ray_multicluster_scheduler.simulation import history as lines
 from tests.unit.lifecycle.driver import actor, cluster, job, task
@@ -50,6 +51,8 @@ ROW = ItemRow(
     parts={"n1": {"CPU": 2.0}},
 )
 CLUSTER = ClusterRow("a", cordoned=True, paused="now", dead=ClusterProblem("DEAD", "it burnt"))
+
+POOL = Pool(name="p", place_quota={"a": {"CPU": 2.0}}, labels={"team": "nlp"}, cohort="c", owners=("ann",))
 
 EVENTS: list[events.Event] = [
     events.Submitted(task("t1", 2, tags=("x",), retry_on=("ValueError",), after=("t0",)), "waits", 7),
@@ -88,10 +91,13 @@ EVENTS: list[events.Event] = [
     events.QueueResumed("cluster", "a"),
     events.OwnerLimitsChanged("ann", OwnerLimits(max_running=3, max_gpus=0.5)),
     events.OwnerLimitsChanged("ann", None),
+    events.PoolChanged(POOL),
+    events.PoolDeleted("p"),
     events.Restored(
         (ROW,),
         (CLUSTER,),
         (OwnerRow("ann", "later"), OwnerRow("bob", None, OwnerLimits(weight=2))),
+        (PoolRow("p", POOL), PoolRow("gone")),
         7,
         8,
         (SentRow("job", "a", 2.5),),
@@ -119,7 +125,9 @@ INSTRUCTIONS: list[out.Instruction] = [
 ]
 
 LINES: lines.History = [
-    lines.RunSetup(0.0, {"lease_s": 5, "owners": {"ann": {"weight": 2}}}, (ClusterMetadata("a", tags=("x",)),)),
+    lines.RunSetup(
+        0.0, {"lease_s": 5, "owners": {"ann": {"weight": 2}}}, (ClusterMetadata("a", tags=("x",)),), (POOL,)
+    ),
     *(lines.EventHandled(1.0, one) for one in EVENTS),
     *(lines.InstructionIssued(1.5, one) for one in INSTRUCTIONS),
     lines.AttemptBegan(2.0, "a", "t1", 1, 9, {"n1": {"CPU": 2.0}}, "gang"),
