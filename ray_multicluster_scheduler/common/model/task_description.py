@@ -205,8 +205,6 @@ class TaskDescription:
                 )
         for key in ("run_timeout", "queue_timeout", "min_runtime_s"):
             value = getattr(self, key)
-        if isinstance(self.priority, float):
-            object.__setattr__(self, "priority", plain_number(self.priority))
             if value is not None and not value > 0:
                 raise ConfigurationError(
                     f"{key} is {value!r}.", task_id=self.id, next_step="give seconds above 0, or leave it out"

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, fie
 from ray_multicluster_scheduler.common.control_characters import is_one_line
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import parse_resources
+from ray_multicluster_scheduler.common.model.checks import plain_number
 from ray_multicluster_scheduler.control_plane.config.cluster_config import NAME
 from ray_multicluster_scheduler.control_plane.config.settings import LimitedPriority, Strict
 
@@ -64,7 +65,7 @@ class PoolConfig(Strict):
     """Its items are never preempted; so it does not borrow."""
     reclaim: Literal["never", "lower_priority", "any"] = "never"
     """Whose preemptible items may be stopped to get back what it lent."""
-    priority: Annotated[LimitedPriority, Field(strict=True)] = 0
+    priority: Annotated[LimitedPriority, Field(strict=True), AfterValidator(plain_number)] = 0
     """The priority of its items that have priority 0."""
     preemptible: Flag = False
     """Whether its items may be preempted, unless they say so themselves."""

@@ -9,6 +9,7 @@ import pytest
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.config import FleetConfig, load_config
+from ray_multicluster_scheduler.control_plane.config.pool_config import PoolConfig
 from ray_multicluster_scheduler.control_plane.runtime.pools import definition_of, pool_of
 
 CLUSTERS = "clusters:\n- {name: lab, head_address: 'h:1'}\n- {name: mac, head_address: 'h:2'}\n"
@@ -43,6 +44,7 @@ pools:
     pool = pool_of(train)
     assert (pool.quota, pool.reclaim, pool.priority, pool.preemptible) == (train.quota, "lower_priority", 2.5, True)
     assert pool.owners == ("ann", "ben")
+    assert str(pool_of(PoolConfig(name="p", priority=3)).priority) == "3", "a whole number stays whole"
     assert pool_of(lab).place_quota == {"lab": {"CPU": 4}, "mac": {"CPU": 1}}
     assert pool_of(lab).protected
     for one in (train, lab):

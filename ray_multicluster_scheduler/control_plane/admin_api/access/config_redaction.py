@@ -8,6 +8,7 @@ from typing import Any
 from ray_multicluster_scheduler.common.redaction import MASKED, mask_config
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Caller
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig, Settings
+from ray_multicluster_scheduler.control_plane.runtime.pools import definition_of, pool_of
 
 _NO_SECRETS = ("auth", "service_tls")
 """Settings whose names look like secrets but whose values are a mode and file paths."""
@@ -48,5 +49,5 @@ def config_shown(config: FleetConfig) -> dict[str, Any]:
         "settings": settings_shown(config.settings, None),
         "source": config.source,
         "clusters": [cluster_shown(one) for one in config.clusters],
-        "pools": [one.model_dump(mode="json") for one in config.pools],
+        "pools": [definition_of(pool_of(one)) for one in config.pools],
     }

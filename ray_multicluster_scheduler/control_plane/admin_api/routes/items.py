@@ -200,10 +200,14 @@ def submission_from(entry: object, user: str) -> SubmitRequest:
 @router.get("/items/{item_id}", tags=["items"], **described(Rule.SEE, docs.Status))
 async def get(request: Request, item_id: str) -> dict[str, Any]:
     """The state of an item, with its outcome if it has ended."""
-    item = await runtime_of(request).find_item(item_id)
+    runtime = runtime_of(request)
+    item = await runtime.find_item(item_id)
     if item is None:
         return {"id": item_id, "state": "EXPIRED"}
-    return {**item_summary(request, item), **await runtime_of(request).repetitions(item_id)}
+    summary = {**item_summary(request, item), **await runtime.repetitions(item_id)}
+    if runtime.record(item.id) is None and (stored := await asyncio.to_thread(runtime.store.item, item.id)) is not None:
+        summary.update(pool_fields_of(stored))
+    return summary
 
 
 def item_summary(request: Request, item: Item) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class StoredHistory:
     def item(self, stored: StoredItem) -> Item:
         """A finished item with its outcome."""
         task, _ = decode_task(stored)
-        item = Item(replace(task, pool=pool_fields_of(stored).get("pool")))
+        item = Item(task)
         steps = self._store.steps(task.id)
         if steps:
             item.transition = decode_row(stored, steps, None).history[-1]
