@@ -51,6 +51,7 @@ class Root(LazyGroup):
         "doctor": LazyCommand("doctor", "doctor", "Check for common problems, and say how to fix them."),
         "config": LazyCommand("config", "app", "Check and show the configuration."),
         "owner": LazyCommand("owner", "app", "List the owners of items, and set their limits."),
+        "pool": LazyCommand("pool", "app", "Share the fleet by pools with a quota."),
         "token": LazyCommand("token", "app", "Create, list and revoke tokens of a service."),
         "debug-dump": LazyCommand("debug_dump", "debug_dump", "Write an archive for a bug report, without secrets."),
         "trace": LazyCommand("simulate", "trace", "Write what a service has run to a trace, a CSV file."),

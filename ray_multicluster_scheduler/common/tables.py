@@ -81,7 +81,13 @@ def decision_text(decision: SchedulingDecision | Mapping[str, Any], draw: DrawTa
     if data.get("unblocked_by"):
         helps = "Only this would help:" if never else "It can continue when"
         head += f"\n{helps} {escaped(data['unblocked_by'])}."
+    head += "".join(f"\n{line}" for line in pool_lines(data))
     return f"{head}\n{rows_text(lines, draw)}" if lines else head
+
+
+def pool_lines(decision: Mapping[str, Any]) -> list[str]:
+    """What is used of the quota for which the item waits, one line for each resource."""
+    return [f"Quota of its pool: {escaped(one['sentence'])}" for one in decision.get("pool_use") or ()]
 
 
 def rows_text(rows: Sequence[CandidateRow], draw: DrawTable = columns) -> str:

@@ -63,6 +63,9 @@ PreferredCluster = Annotated[
     str | None, field_option("preferred_cluster", "--preferred-cluster", autocompletion=completion.clusters)
 ]
 
+Labels = Annotated[list[str] | None, field_option("labels", "--label", "as KEY=VALUE; may be repeated")]
+Pool = Annotated[str | None, field_option("pool", "--pool", autocompletion=completion.pools)]
+
 
 @with_ray_options
 def submit(
@@ -102,8 +105,8 @@ def submit(
     preferred_cluster: PreferredCluster = None,
     priority: Annotated[float, field_option("priority", "--priority")] = 0,
     retries: Annotated[int | None, field_option("retries", "--retries")] = None,
-    label: Annotated[list[str] | None, field_option("labels", "--label", "as KEY=VALUE; may be repeated")] = None,
-    pool: Annotated[str | None, field_option("pool", "--pool")] = None,
+    label: Labels = None,
+    pool: Pool = None,
     preemptible: Annotated[bool | None, field_option("preemptible", "--preemptible/--no-preemptible")] = None,
     min_runtime: Annotated[float | None, field_option("min_runtime_s", "--min-runtime", metavar="SECONDS")] = None,
     timeout: Timeout = None,
@@ -242,6 +245,8 @@ def plan(
     require_tag: RequiredTags = None,
     preferred_cluster: PreferredCluster = None,
     fallback: Annotated[Fallback, field_option("fallback", "--fallback")] = "any",
+    label: Labels = None,
+    pool: Pool = None,
     config: Config = None,
     output: Output = Format.table,
     address: Address = None,
@@ -264,6 +269,8 @@ def plan(
             require_tags=require_tag or None,
             preferred_cluster=preferred_cluster,
             fallback=fallback,
+            labels=labels_of(label),
+            pool=pool,
         )
     emit(decision.to_dict(), output, lambda: plan_text(decision))
     if decision.code == "QUEUE_FULL" or fails_at_once(decision_rows(decision)):

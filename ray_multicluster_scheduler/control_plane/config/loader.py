@@ -91,22 +91,22 @@ def config_from(
 
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """The two parts of a configuration, not yet validated, with their line numbers."""
+    """The parts of a configuration, not yet validated, with their line numbers."""
 
     settings: Mapping[str, Any]
     clusters: Sequence[Any]
     source: str
     lines: LineIndex = NO_LINES
+    pools: Sequence[Any] = ()
 
     @classmethod
     def parse(cls, data: object, source: str, lines: LineIndex = NO_LINES) -> _Document:
         if not isinstance(data, Mapping):
             what = "is empty" if data is None else f"holds {_kind(data)} at its top level"
-            raise ConfigurationError(
-                f"{source} {what}; expected the keys {' and '.join(TOP_KEYS)}.", next_step=NEXT_STEP
-            )
+            raise ConfigurationError(f"{source} {what}; expected the keys {', '.join(TOP_KEYS)}.", next_step=NEXT_STEP)
         settings: Any = data.get("settings") or {}
         clusters: Any = data.get("clusters")
+        pools: Any = data.get("pools") or []
         found = [
             ConfigProblem(f"{key}: {unknown_key(str(key), TOP_KEYS)}", lines.line_of((key,)))
             for key in data
@@ -120,21 +120,22 @@ class _Document:
             what = "is missing or empty" if clusters is None else f"holds {_kind(clusters)}"
             sentence = f"clusters {what}; expected a list of clusters, each with a name"
             found.append(ConfigProblem(sentence, lines.line_of(("clusters",))))
+        if not isinstance(pools, list):
+            found.append(ConfigProblem(f"pools: expected a list, got {_kind(pools)}", lines.line_of(("pools",))))
         if found:
             raise config_error(source, found, lines=lines)
-        return cls(settings, clusters, source, lines)
+        return cls(settings, clusters, source, lines, pools)
 
 
 def _build(document: _Document, environ: Mapping[str, str], base_dir: Path) -> FleetConfig:
-    no_clusters = [
-        ConfigProblem(
-            f"clusters[{number}]: expected a mapping, got {_kind(row)}", document.lines.line_of(("clusters", number))
-        )
-        for number, row in enumerate(document.clusters)
+    no_mappings = [
+        ConfigProblem(f"{key}[{number}]: expected a mapping, got {_kind(row)}", document.lines.line_of((key, number)))
+        for key, rows in (("clusters", document.clusters), ("pools", document.pools))
+        for number, row in enumerate(rows)
         if not isinstance(row, (Mapping, ClusterConfig))
     ]
-    if no_clusters:
-        raise config_error(document.source, no_clusters, lines=document.lines)
+    if no_mappings:
+        raise config_error(document.source, no_mappings, lines=document.lines)
     overrides, variables = _settings_from(environ)
     return build_fleet(
         {**document.settings, **overrides},
@@ -143,6 +144,7 @@ def _build(document: _Document, environ: Mapping[str, str], base_dir: Path) -> F
         base_dir=base_dir,
         variables=variables,
         lines=document.lines,
+        pools=document.pools,
     )
 
 

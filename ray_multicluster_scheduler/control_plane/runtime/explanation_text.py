@@ -19,6 +19,7 @@ from ray_multicluster_scheduler.common.tables import (
     html_facts,
     html_table,
     pool_facts,
+    pool_lines,
     rows_text,
 )
 
@@ -74,6 +75,7 @@ def _head(explanation: Mapping[str, Any]) -> str:
     lines += [f"  note: {one}" for one in explanation.get("notes") or ()]
     if explanation.get("unblocked_by"):
         lines.append(f"  continues when: {explanation['unblocked_by']}")
+    lines += [f"  {line}" for line in pool_lines(explanation.get("decision") or {})]
     estimate = explanation.get("estimate")
     if estimate:
         lines.append(f"  may start: {estimate['text']}")
@@ -165,6 +167,7 @@ def explanation_html(explanation: Mapping[str, Any]) -> str:
     facts += [("repeats", explanation.get("repeats")), ("repeated by", ", ".join(explanation.get("repeated_by") or ()))]
     facts += [("note", "; ".join(explanation.get("notes") or ()))]
     facts += [("continues when", explanation.get("unblocked_by")), ("position in the queue", queue.get("position"))]
+    facts += [("quota", "; ".join(pool_lines(decision or {})))]
     tables = [html_facts("", [*facts, ("may start", estimate.get("text"))])]
     if decision:
         tables.append(candidates_html(decision))

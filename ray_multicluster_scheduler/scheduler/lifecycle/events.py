@@ -306,7 +306,8 @@ class OwnerLimitsChanged:
 
 @dataclass(frozen=True, slots=True)
 class PoolChanged:
-    """Create a pool, or replace the one of this name. Running items continue, even above a lowered quota."""
+    """Create a pool, or replace the one of this name. Running items continue, even above a lowered quota. Ignored if it
+    cannot be in one cohort with the others."""
 
     pool: Pool
 

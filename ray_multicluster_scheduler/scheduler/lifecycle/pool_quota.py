@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Literal
 
 from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.control_plane.config.validation_errors import did_you_mean
@@ -47,6 +48,12 @@ class PoolQuota:
         if self._configured.get(name) == pool:
             del self._changed[name]
         return True
+
+    def source(self, name: str) -> Literal["configured", "changed", "created"]:
+        """Whether a pool is as configured, differs from its configuration, or was created at run time."""
+        if name not in self._changed:
+            return "configured"
+        return "changed" if name in self._configured else "created"
 
     def rows(self) -> tuple[PoolRow, ...]:
         """What differs from the configuration."""

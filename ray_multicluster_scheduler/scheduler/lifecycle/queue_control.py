@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.scheduler.lifecycle import codes
 from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     HoldRequested,
@@ -96,7 +97,10 @@ class QueueControl:
 
     def change_pool(self, event: PoolChanged, now: float) -> None:
         """Running items continue even above a lowered quota; prefetched ones are recalled."""
-        self._machine.change_pool(event.pool.name, event.pool)
+        try:
+            self._machine.change_pool(event.pool.name, event.pool)
+        except ConfigurationError:  # another change came first; who posted this one checks the outcome
+            return
         self._scheduling.request_full_scan()
         for record in self._prefetch.records_of_pool(event.pool.name):
             self._prefetch.recall(record, "its pool was changed", now)

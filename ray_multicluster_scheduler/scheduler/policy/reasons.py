@@ -5,8 +5,6 @@ Programs use the codes, which never change their meaning; the sentences are for 
 
 from __future__ import annotations
 
-from ray_multicluster_scheduler.scheduler.pools import quota_ledger
-
 CLUSTER_UNKNOWN = "CLUSTER_UNKNOWN"
 STALE_SNAPSHOT = "STALE_SNAPSHOT"
 CLUSTER_SUSPECT = "CLUSTER_SUSPECT"
@@ -39,11 +37,11 @@ BETTER_IS_ASKED = "BETTER_IS_ASKED"
 OWNER_PAUSED = "OWNER_PAUSED"
 OWNER_LIMIT = "OWNER_LIMIT"
 
-POOL_FULL = quota_ledger.POOL_FULL
-POOL_NOT_HERE = quota_ledger.POOL_NOT_HERE
-POOL_TOO_SMALL = quota_ledger.POOL_TOO_SMALL
-POOL_UNKNOWN = quota_ledger.POOL_UNKNOWN
-BORROW_LIMIT = quota_ledger.BORROW_LIMIT
+POOL_FULL = "POOL_FULL"
+POOL_NOT_HERE = "POOL_NOT_HERE"
+POOL_TOO_SMALL = "POOL_TOO_SMALL"
+POOL_UNKNOWN = "POOL_UNKNOWN"
+BORROW_LIMIT = "BORROW_LIMIT"
 POOL_FORBIDDEN = "POOL_FORBIDDEN"
 
 PLACED = "PLACED"

@@ -203,11 +203,11 @@ def decode_description(
 
 
 def pool_fields_of(stored: StoredItem) -> dict[str, Any]:
-    """The same as ``pool_fields`` of its description; fast for an item that has none of them."""
-    if not any(key in stored.new.description for key in _POOL_KEYS):
-        return {}
-    task = json.loads(stored.new.description)["task"]
-    return {name: task[name] for name in POOL_FIELDS if name in task}
+    """The same as ``pool_fields`` of its description, with the pool that it got; fast for an item with none of them."""
+    description, rest = stored.new.description, stored.status.rest
+    task = json.loads(description)["task"] if any(key in description for key in _POOL_KEYS) else {}
+    pool = json.loads(rest).get("pool") if b'"pool"' in rest else None
+    return {**{name: task[name] for name in POOL_FIELDS if name in task}, **({} if pool is None else {"pool": pool})}
 
 
 def decode_row(

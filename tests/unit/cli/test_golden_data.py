@@ -32,6 +32,7 @@ STATUS: dict[str, Any] = golden_data.STATUS
         ("/api/v1/actors", test_golden_items.ACTORS, "actors"),
         ("/api/v1/nodes", test_top.SEEN["nodes"], "nodes"),
         ("/api/v1/owners", test_golden_clusters.OWNERS, "owners"),
+        ("/api/v1/pools", test_golden_clusters.POOLS, "pools"),
         ("/api/v1/tokens", test_golden_clusters.TOKENS, "tokens"),
         ("/api/v1/serving/deployments", test_golden_clusters.DEPLOYMENTS, "deployments"),
     ],

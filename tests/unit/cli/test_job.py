@@ -265,6 +265,7 @@ class TestSubmit:
             "60",
         ]
         words += ["--entrypoint-num-gpus", "0", "--verify", "true", "--log-style", "record", "--log-color", "false"]
+        assert service.ask("PUT", "/api/v1/pools/nlp", {})[0] == 200
         assert rmcs("job", "submit", "--no-wait", *words, "--", "true").code == 0
         task = service.plane.runtime.run(service.plane.runtime.find_item("j1")).task  # type: ignore[union-attr]  # it is there
         assert task.job is not None

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
+from ray_multicluster_scheduler.control_plane.config.pool_config import PoolConfig
 
 TESTS = Path(__file__).resolve().parents[2]
 
@@ -86,13 +87,29 @@ CLUSTERS = {
     "max_node": "unit/policy/test_filters.py::test_a_node_that_may_still_appear",
 }
 
+POOLS = {
+    "name": "unit/service/test_pools_http.py::test_an_item_gets_the_pool_that_it_names_or_matches",
+    "labels": "unit/service/test_pools_http.py::test_an_item_gets_the_pool_that_it_names_or_matches",
+    "quota": "unit/service/test_pools_http.py::test_quota_limits_what_runs_and_explain_names_it",
+    "cluster_quota": "unit/service/test_pools_http.py::test_a_quota_of_a_cluster",
+    "cohort": "unit/service/test_pools_http.py::test_a_pool_borrows_within_its_limits",
+    "borrow_limit": "unit/service/test_pools_http.py::test_a_pool_borrows_within_its_limits",
+    "lend_limit": "unit/service/test_pools_http.py::test_a_pool_borrows_within_its_limits",
+    "protected": "unit/service/test_pools_http.py::test_a_protected_pool_does_not_borrow",
+    "reclaim": "unit/config/test_pool_config.py::test_problems_of_pools",
+    "priority": "unit/service/test_pools_http.py::test_the_priority_of_the_pool_replaces_0",
+    "preemptible": "unit/config/test_pool_config.py::test_all_keys",
+    "owners": "unit/service/test_pools_http.py::test_a_pool_is_for_its_owners",
+}
+
 
 def test_no_key_is_without_its_test() -> None:
     assert set(SETTINGS) == set(Settings.model_fields)
     assert set(CLUSTERS) == set(ClusterConfig.model_fields)
+    assert set(POOLS) == set(PoolConfig.model_fields)
 
 
-@pytest.mark.parametrize(("key", "test"), [*SETTINGS.items(), *CLUSTERS.items()])
+@pytest.mark.parametrize(("key", "test"), [*SETTINGS.items(), *CLUSTERS.items(), *POOLS.items()])
 def test_the_named_test_is_there_and_speaks_of_the_key(key: str, test: str) -> None:
     file, name = test.split("::")
     source = _functions(TESTS / file).get(name)

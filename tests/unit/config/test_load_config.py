@@ -160,7 +160,7 @@ def test_our_other_variables_do_not_disturb(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", ["is empty", "settings and clusters"]),
+        ("", ["is empty", "settings, clusters, pools"]),
         ("# nothing\n", ["is empty"]),
         ("- name: a", ["holds a list at its top level"]),
         ("just words", ["holds text at its top level"]),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from ray_multicluster_scheduler import __version__
 from ray_multicluster_scheduler.common.circuit_breaker import BreakerState
 from ray_multicluster_scheduler.control_plane.admin_api.metrics.load_series import is_up, share_taken, waiting_by_queue
+from ray_multicluster_scheduler.control_plane.runtime.pools import pool_rows
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.control_plane.store import StorageUsage
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
@@ -26,6 +27,7 @@ def metrics_text(runtime: ServiceRuntime, room: StorageUsage, serving: SwarmPilo
     out.gauge("rmcs_build_info", "The version of the service, as a label.", [({"version": __version__}, 1)])
     add_items(out, runtime.machine, runtime.metrics)
     add_clusters(out, runtime.machine, runtime.metrics, runtime.clock.now())
+    _add_pools(out, runtime.machine)
     _add_store(out, runtime, room)
     add_serving(out, serving)
     sender = runtime.trace_sender
@@ -89,6 +91,23 @@ def add_clusters(out: Exposition, machine: SchedulerMachine, metrics: MetricsAgg
     breakers = [({"cluster": one}, float(_BREAKER[machine.clusters.health(one, now).breaker])) for one in names]
     out.gauge("rmcs_breaker_state", "Circuit breaker: 0 closed, 1 half open, 2 open.", breakers)
     out.gauge("rmcs_cluster_utilization", "Used share of a resource.", _taken(views))
+
+
+def _add_pools(out: Exposition, machine: SchedulerMachine) -> None:
+    rows = pool_rows(machine)
+    uses = [
+        ({"pool": name, "cluster": use["cluster"] or "", "resource": use["resource"]}, use)
+        for name, row in rows.items()
+        for use in row["use"]
+    ]
+    quota = [(labels, use["quota"]) for labels, use in uses]
+    out.gauge("rmcs_pool_quota", "The quota of a pool.", quota)
+    used = [(labels, use["used"] + use["reserved"]) for labels, use in uses]
+    out.gauge("rmcs_pool_used", "What the items of a pool use, or have reserved.", used)
+    borrowed = [(labels, use["borrowed"]) for labels, use in uses]
+    out.gauge("rmcs_pool_borrowed", "What a pool uses beyond its quota.", borrowed)
+    waiting = [({"pool": name}, row["waiting"]) for name, row in rows.items()]
+    out.gauge("rmcs_pool_waiting", "Unfinished items of a pool that are on no cluster.", waiting)
 
 
 def _attempts(metrics: MetricsAggregator, names: tuple[str, ...]) -> Samples:

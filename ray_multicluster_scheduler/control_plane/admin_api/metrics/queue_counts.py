@@ -82,7 +82,7 @@ def _record_row(record: TaskRecord, reasons: CurrentWaitReasons, position: int |
         "name": record.task.name,
         "owner": record.task.owner,
         "priority": record.wanted.priority,
-        **record.task.pool_fields,
+        **record.wanted.pool_fields,
         "state": str(record.state),
         "submitted_at": record.task.submitted_at,
         "waiting_since": _waiting_since(record),

@@ -200,22 +200,27 @@ def submission_from(entry: object, user: str) -> SubmitRequest:
 @router.get("/items/{item_id}", tags=["items"], **described(Rule.SEE, docs.Status))
 async def get(request: Request, item_id: str) -> dict[str, Any]:
     """The state of an item, with its outcome if it has ended."""
-    item = await runtime_of(request).find_item(item_id)
+    runtime = runtime_of(request)
+    item = await runtime.find_item(item_id)
     if item is None:
         return {"id": item_id, "state": "EXPIRED"}
-    return {**item_summary(request, item), **await runtime_of(request).repetitions(item_id)}
+    summary = {**item_summary(request, item), **await runtime.repetitions(item_id)}
+    if runtime.record(item.id) is None and (stored := await asyncio.to_thread(runtime.store.item, item.id)) is not None:
+        summary.update(pool_fields_of(stored))
+    return summary
 
 
 def item_summary(request: Request, item: Item) -> dict[str, Any]:
     """An item for a caller who may see it. Raises NotAllowedError."""
     ownership.check_item_seen(caller_of(request), item.task.owner, item.id)
+    record = runtime_of(request).record(item.id)
     summary = {
         **_status(caller_of(request), item),
         **_wait_reason(request, item),
         "kind": item.task.kind,
         "name": item.task.name,
         "owner": item.task.owner,
-        **item.task.pool_fields,
+        **(item.task if record is None else record.wanted).pool_fields,
         **repeats_of(item.task),
     }
     return summary if item.task.actor is None else {**summary, "actor": item.task.actor.to_dict()}

@@ -64,9 +64,11 @@ PARAMETERS: Mapping[str, tuple[str, Any]] = {
     "follow": ("Stream new output until the item has ended; with `attempt` until that attempt has ended.", False),
     "dry_run": ("Return a preview, without changes.", False),
     "token_id": ("The id of a token, which is not secret.", "k3v9x2ab"),
+    "drain": ("Accept nothing new, and delete it when its unfinished items have ended.", False),
+    "/api/v1/pools/{name} name": ("The name of the pool.", "train"),
     "force": ("Revoke even the last token of an admin.", False),
     "types": (
-        "Any of transition, decision, cluster, action (these four by default), telemetry, serving, with commas.",
+        "With commas: transition, decision, cluster, action, pool_changed (these five by default), telemetry, serving.",
         "transition,decision",
     ),
     "id": ("Only events of these items, separated by commas.", "nightly-2026-11-15"),

@@ -137,7 +137,7 @@ class ServiceRuntime(Runtime):
         extra = [one.away_s + one.lease_excess_s(self.settings.lease_s) for one in unconfigured]
         self.link_runner.orphan_timeout_s += max(extra, default=0.0)
         self.manager.post(restored)
-        self.manager.when_durable(self.event_publisher.changes.reset)
+        self.manager.when_durable(self.event_publisher.reset)
         crash_point("in start-up")
         for cluster, result in results:
             self.collector.finished(cluster, result)

@@ -12,15 +12,15 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.store.records import EventRecord, OperationRecord, Step, StoredDecision
 
-Kind = Literal["transition", "decision", "cluster", "action", "telemetry", "serving", "reset"]
-DURABLE: tuple[Kind, ...] = ("transition", "decision", "cluster", "action")
+Kind = Literal["transition", "decision", "cluster", "action", "pool_changed", "telemetry", "serving", "reset"]
+DURABLE: tuple[Kind, ...] = ("transition", "decision", "cluster", "action", "pool_changed")
 """Stored and numbered, so that a subscriber can read past ones."""
 TELEMETRY: Kind = "telemetry"
 SERVING: Kind = "serving"
 """A task of serving changed. Not stored: numbered apart from the others for readers of nothing else, so that these can
 replay the newest; without a number for readers of other kinds, too."""
 KINDS: tuple[Kind, ...] = (*DURABLE, TELEMETRY, SERVING)
-CLUSTER, ACTION = "cluster", "action"
+CLUSTER, ACTION, POOL_CHANGED = "cluster", "action", "pool_changed"
 """Values of ``what`` in operation records; each is an event kind of the same name."""
 _ITEM_KINDS = frozenset({"task", "actor", "job", "gang"})
 _STATES = frozenset(str(state) for state in TaskState)
@@ -51,7 +51,8 @@ class Event:
 class EventFilter:
     """An event matches if each given field has one of the given values; an event without that field does not match.
 
-    ``types`` are transition, decision, cluster, action (these four by default), telemetry and serving.
+    ``types`` are transition, decision, cluster, action, pool_changed (these five by default), telemetry and
+    serving.
     """
 
     types: frozenset[str] = frozenset(DURABLE)
@@ -149,6 +150,8 @@ def event_of(record: EventRecord) -> Event:
             values = {"at": operation.at, **json.loads(operation.document)}
             if operation.what == CLUSTER:
                 return Event("cluster", {**values, "cluster": operation.subject}, record.number)
+            if operation.what == POOL_CHANGED:
+                return Event("pool_changed", {**values, "pool": operation.subject}, record.number)
             return Event("action", {**values, "user": operation.user, "subject": operation.subject}, record.number)
 
 
