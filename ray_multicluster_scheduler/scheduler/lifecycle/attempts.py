@@ -177,7 +177,7 @@ class Attempts:
         ending = Ending("ready_timeout", "was not ready within its ready_timeout", True)
         self._request_end(self._machine.records[task_id], ending, now)
 
-    def start_timeout(self, now: float) -> None:
+    def start_timeout(self, _: str, now: float) -> None:
         """Recall the attempts that did not start in time, and refresh the snapshots of their clusters."""
         for record in self._machine.start_timeouts.expired(now):
             self._request_end(record, Ending("recall", self._not_started_sentence(record), False), now)

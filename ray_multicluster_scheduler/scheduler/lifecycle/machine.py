@@ -112,6 +112,21 @@ class SchedulerMachine:
             events.TimerFired: self._timer_fired,
             events.Continued: lambda _event, _now: None,  # the pass that follows every event does the work
         }
+        self._timer_handlers: dict[str, Callable[[str, float], object]] = {
+            "queue": self._admission.queue_timeout,
+            "begin": self._admission.start_after_reached,
+            "retry": self._attempts.back_off_over,
+            "run": self._attempts.run_timeout,
+            "start": self._attempts.ready_timeout,
+            "grace": self._preemption.grace_over,
+            "room": self._preemption.room_unused,
+            timers.PREEMPT: self._preemption.make_plans,
+            timers.KEEP: self._scheduling.reserve_for_wide_items,
+            timers.STARTS: self._attempts.start_timeout,
+            "lost": self._fleet.still_silent,
+            "ahead": self._prefetch.recall_overdue,
+            "refresh": lambda cluster, _now: self._state.clusters_to_refresh.add(cluster),
+        }
 
     def handle(self, event: events.Event, now: float) -> list[Instruction]:
         """Process one event and return the resulting instructions. Late, repeated and unknown events change nothing."""
@@ -128,35 +143,11 @@ class SchedulerMachine:
     def _timer_fired(self, event: events.TimerFired, now: float) -> None:
         if not self._state.output.consume_timer(event.key):
             return
-        match timers.split(event.key):
-            case ("queue", task_id):
-                self._admission.queue_timeout(task_id, now)
-            case ("begin", task_id):
-                self._admission.start_after_reached(task_id, now)
-            case ("retry", task_id):
-                self._attempts.back_off_over(task_id, now)
-            case ("run", task_id):
-                self._attempts.run_timeout(task_id, now)
-            case ("start", task_id):
-                self._attempts.ready_timeout(task_id, now)
-            case (timers.PREEMPT, _):
-                self._preemption.make_plans(now)
-            case ("grace", task_id):
-                self._preemption.grace_over(task_id)
-            case ("room", task_id):
-                self._preemption.room_unused(task_id, now)
-            case (timers.KEEP, _):
-                self._scheduling.reserve_for_wide_items(now)
-            case (timers.STARTS, _):
-                self._attempts.start_timeout(now)
-            case ("lost", cluster):
-                self._fleet.still_silent(cluster, now)
-            case ("ahead", cluster):
-                self._prefetch.recall_overdue(cluster, now)
-            case ("refresh", cluster):
-                self._state.clusters_to_refresh.add(cluster)
-            case _:
-                self._scheduling.request_full_scan()
+        kind, subject = timers.split(event.key)
+        self._timer_handlers.get(kind, self._wake)(subject, now)
+
+    def _wake(self, _subject: str, _now: float) -> None:
+        self._scheduling.request_full_scan()
 
     # ---- queries
 

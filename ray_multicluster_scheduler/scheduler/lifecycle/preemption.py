@@ -78,7 +78,7 @@ class Preemption:
         pool = self._machine.pools.ledger.pools.get(task.pool or "")
         return task.priority > lowest or (pool is not None and pool.reclaim != "never")
 
-    def make_plans(self, now: float) -> None:
+    def make_plans(self, _: str, now: float) -> None:
         """Look for room for the groups that are due, the most urgent ones first."""
         machine = self._machine
         waiting = [group for group in self._tries if group]
@@ -174,7 +174,7 @@ class Preemption:
         output.add(PreemptAttempt(record.task.id, record.attempt, cluster, left))
         output.set_timer(timers.grace_key(record.task.id, record.attempt), now + left + KILL_AFTER_S)
 
-    def grace_over(self, task_id: str) -> None:
+    def grace_over(self, task_id: str, _: float) -> None:
         """The victim has not left in time: kill it."""
         record = self._machine.records[task_id]
         self._machine.output.add(CancelAttempt(task_id, record.attempt, record.cluster or "", force=True))

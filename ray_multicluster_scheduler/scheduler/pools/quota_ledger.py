@@ -188,8 +188,8 @@ class QuotaLedger:
     # ---- questions
 
     def refusal(self, pool_name: str, amounts: Resources, place: str, *, item: str = "") -> QuotaRefusal | None:
-        """Why an item with these amounts may not start at this place now; None if it may. A claim of the ``item`` itself
-        does not count."""
+        """Why an item with these amounts may not start at this place now; None if it may. The booking of the ``item``
+        itself, such as a claim, does not count."""
         own = self.release(item)
         if own is not None:
             try:

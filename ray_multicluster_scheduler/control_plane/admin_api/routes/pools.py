@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -149,7 +149,7 @@ def _checked(runtime: ServiceRuntime, rows: Sequence[dict[str, Any]]) -> list[Po
     return [pool_of(one) for one in pools_from(rows, _SOURCE, runtime.machine.registry.names())]
 
 
-def _pools(runtime: ServiceRuntime) -> dict[str, Pool]:
+def _pools(runtime: ServiceRuntime) -> Mapping[str, Pool]:
     return runtime.machine.pools.ledger.pools
 
 

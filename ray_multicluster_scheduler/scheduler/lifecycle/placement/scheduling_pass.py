@@ -77,7 +77,7 @@ class SchedulingPass:
         """Consider the whole queue again, after a change that may unblock or fail any item."""
         self._full_scan = self._wake_unknown = True
 
-    def reserve_for_wide_items(self, now: float) -> None:
+    def reserve_for_wide_items(self, _: str, now: float) -> None:
         """Reserve capacity for items that waited long, and recall what was prefetched to their clusters."""
         for cluster in self._reservations.reserve_overdue(now):
             self._prefetch.recall_cluster(self._machine.registry.state(cluster), "room is kept for a wide item", now)
