@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
+from math import inf
 from typing import TypeAlias
 
 from ray_multicluster_scheduler.common.model.resources import Resources
@@ -30,20 +31,20 @@ def cost_of(options: Collection[Option], at_least: float) -> Cost:
 
 
 class PossibleVictims:
-    """The running items in levels of equal priority. The ledger of ``check`` must be unchanged when a level is read
-    first."""
+    """The running items in levels of equal priority, or in one level of any priority, whose number is minus infinity.
+    The ledger of ``check`` must be unchanged when a level is read first."""
 
-    def __init__(self, running: Sequence[RunningItem], check: RuleCheck, now: float) -> None:
+    def __init__(self, running: Sequence[RunningItem], check: RuleCheck, now: float, *, by_priority: bool) -> None:
         self._check, self._now = check, now
-        by_priority: dict[float, list[RunningItem]] = {}
+        self._items: dict[float, list[RunningItem]] = {}
         for item in running:
-            items = by_priority.get(item.priority)
+            priority = item.priority if by_priority else -inf
+            items = self._items.get(priority)
             if items is None:
-                by_priority[item.priority] = [item]
+                self._items[priority] = [item]
             else:
                 items.append(item)
-        self.priorities = sorted(by_priority)
-        self._items = by_priority
+        self.priorities = sorted(self._items)
         self._levels: list[list[Option]] = []
         self._counts: Counter[str] = Counter()
 

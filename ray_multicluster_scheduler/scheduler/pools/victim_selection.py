@@ -37,10 +37,9 @@ from ray_multicluster_scheduler.scheduler.pools.quota_ledger import QuotaLedger
 from ray_multicluster_scheduler.scheduler.pools.rule_check import RuleCheck
 from ray_multicluster_scheduler.scheduler.pools.victim_set import VictimSet
 
-MAX_TARGETS = 100
-"""Targets that are tried, from the cheapest on."""
-MAX_STARTS = 100
-"""Sets of victims that are tried to start with, if taking them in their order found no plan."""
+MAX_STEPS = 1_000
+"""Steps after which no further target is tried: a step checks one victim, and each target costs ten more. It bounds the
+time; a cheaper plan may exist that was not found, or, seldom, one at all if what pools borrow decides who may leave."""
 MAX_EXTRA = 16
 """Items of other pools that these sets are made of."""
 
@@ -58,13 +57,13 @@ def plan_preemption(
     Items that are ``leaving`` are counted as gone from their pools, since the claims of those for whom they leave are
     in the ledger; the room that they hold is not counted as free. A claim of the newcomer itself does not count.
     """
-    search = _Search(newcomer, places, running, ledger, rules, now)
-    found = search.best()
+    found = _Search(newcomer, places, running, ledger, rules, now, by_priority=True).best()
     while isinstance(found, PreemptionPlan) and len(found.victims) > 1:
         chosen = {victim.id for victim in found.victims}
         some = [item for item in running if item.leaving or item.id in chosen]
-        near = {found.place, *(item.place for item in some)}
-        smaller = _Search(newcomer, [one for one in places if one.name in near], some, ledger, rules, now).best()
+        names = {found.place, *(item.place for item in some)}
+        near = [place for place in places if place.name in names]
+        smaller = _Search(newcomer, near, some, ledger, rules, now, by_priority=False).best()
         if not isinstance(smaller, PreemptionPlan) or len(smaller.victims) >= len(found.victims):
             break
         found = smaller
@@ -111,22 +110,24 @@ class _Search:
         ledger: QuotaLedger,
         rules: PreemptionRules,
         now: float,
+        *,
+        by_priority: bool,
     ) -> None:
         self._newcomer, self._places = newcomer, places
         self._ledger = _trial(newcomer, running, ledger)
         self._check = RuleCheck(newcomer, rules, self._ledger, now)
-        self._possible = PossibleVictims(running, self._check, now)
+        self._possible = PossibleVictims(running, self._check, now, by_priority=by_priority)
         self._best: PreemptionPlan | None = None
         self._tried: list[Target] = []
         self._rejected: dict[str, Place] = {}
         """Places that did not accept a set of victims which made room on a node."""
         self._quota_refusals: list[str] = []
-        self._starts_left = MAX_STARTS
+        self._steps = 0
 
     def best(self) -> PreemptionPlan | NoPlan:
         """The cheapest plan that was found."""
         for cost, target in self._find_targets():
-            if len(self._tried) == MAX_TARGETS or (self._best is not None and cost >= self._best.cost):
+            if self._steps >= MAX_STEPS or (self._best is not None and cost >= self._best.cost):
                 break
             self._tried.append(target)
             self._keep(self._try(target))
@@ -150,9 +151,11 @@ class _Search:
         by_place = [Target(place, None, {}) for place in self._rejected.values()]
         for target in by_place:
             self._keep(self._try(target))
-        if self._best is None and self._check.depends_on_ledger:
-            for target in [*self._tried, *by_place]:
-                self._keep(self._try_starts(target))
+        self._steps = 0
+        for target in [*self._tried, *by_place] if self._check.depends_on_ledger else []:
+            if self._best is not None or self._steps >= MAX_STEPS:
+                break
+            self._keep(self._try_starts(target))
 
     # ---- targets
 
@@ -215,6 +218,7 @@ class _Search:
         chosen = VictimSet(self._newcomer, self._check, target.place, target.node)
         plan = self._complete(chosen, target)
         chosen.clear()
+        self._steps += 10 + chosen.steps
         return plan
 
     def _complete(self, chosen: VictimSet, target: Target) -> PreemptionPlan | None:
@@ -244,17 +248,17 @@ class _Search:
         extra = [option for option in useful.values() if option[4].pool != self._newcomer.pool][:MAX_EXTRA]
         waiting, tried = deque[tuple[Option, ...]]([()]), set[frozenset[str]]()
         plan: PreemptionPlan | None = None
-        while plan is None and waiting and self._starts_left:
+        while plan is None and waiting and self._steps + chosen.steps < MAX_STEPS:
             start = waiting.popleft()
             names = frozenset(option[3] for option in start)
             if names in tried:
                 continue
-            self._starts_left -= 1
             if all(map(chosen.take, start)):
                 tried.add(names)
                 waiting.extend((*start, option) for option in extra if option[3] not in names)
                 plan = self._complete(chosen, target)
             chosen.clear()
+        self._steps += 10 + chosen.steps
         return plan
 
     # ---- refusals

@@ -30,12 +30,15 @@ class VictimSet:
 
     def __init__(self, newcomer: Newcomer, check: RuleCheck, place: Place, node: str | None) -> None:
         self.victims: list[Option] = []
+        self.steps = 0
+        """How often a victim was checked, to take it or to give it back."""
         self.place, self.node = place, node
         self._newcomer, self._check, self._ledger = newcomer, check, check.ledger
         self._bookings: dict[str, Booking] = {}
 
     def take(self, option: Option) -> bool:
         """Add the victim, if the rules allow it after those that were taken."""
+        self.steps += 1
         if self._check.code(option[4], self.place.name) not in REASONS:
             return False
         self.victims.append(option)
@@ -102,19 +105,22 @@ class VictimSet:
     def give_back(self) -> None:
         """Remove every victim that is not needed, the most important first, if all rules still allow the rest."""
         for option in sorted(self.victims, reverse=True):
+            self.steps += 1
             at = self.victims.index(option)
             del self.victims[at]
             self._restore(option)
-            if not self.has_room() or self.missing_quota() or self.in_order() is None:
+            if not self.has_room() or self.missing_quota() or not self.is_allowed():
                 self.victims.insert(at, option)
                 self._release(option)
+
+    def is_allowed(self) -> bool:
+        """Whether all rules still hold for these victims."""
+        return not self._check.depends_on_ledger or self.in_order() is not None
 
     def in_order(self) -> list[tuple[Option, str]] | None:
         """The victims with their reasons, in an order in which each is allowed when those before it have left; None if
         there is no such order."""
         pending, found = sorted(self.victims), list[tuple[Option, str]]()
-        if not self._check.depends_on_ledger:
-            return [(option, self._check.code(option[4], self.place.name)) for option in pending]
         while pending:
             last = self._find_last(pending)
             if last is None:

@@ -263,6 +263,18 @@ def test_an_item_that_fits_needs_no_victims() -> None:
     assert refusal(Fleet(free={"east": {"n1": {"CPU": 2.0}}}).run("a").plan())[0] == FITS_NOW
 
 
+def test_victims_that_were_taken_for_one_place_may_be_too_many_for_another() -> None:
+    """``b2`` leaves last for the quota of a newcomer at ``east``, but makes room at ``west``."""
+    pools = [Pool(name="a", quota={"CPU": 3}, cohort="c"), Pool(name="b", quota={"CPU": 2}, cohort="c", reclaim="any")]
+    fleet = Fleet(pools, {"east": {"n1": {"CPU": 1.0}}, "west": {"n2": FULL}}).run("a1", 1, pool="a", priority=2)
+    fleet.run("a2", 1, pool="a", preemptible=False).run("b1", 1, pool="b", priority=1)
+    fleet.run("b2", pool="b", place="west", nodes={"n2": {"CPU": 3}})
+    plan = fleet.plan(3, pool="a")
+    assert sorted(victims(plan)) == ["a1", "b2"]
+    assert isinstance(plan, PreemptionPlan)
+    assert plan.place == "west"
+
+
 # ---- items that are leaving
 
 
