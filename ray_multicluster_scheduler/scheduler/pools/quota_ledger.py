@@ -7,10 +7,10 @@ Amounts are counted in ten-thousandths, as Ray counts them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeAlias
 
 from ray_multicluster_scheduler.common.model.resources import Resources, describe
 from ray_multicluster_scheduler.scheduler.pools.pool import Pool, check_cohorts
@@ -23,6 +23,10 @@ BORROW_LIMIT = "BORROW_LIMIT"
 
 _UNITS = 10_000
 _EVERYWHERE = ""
+_Key: TypeAlias = tuple[str, str, str]
+"""A pool, a place or none, and a resource."""
+_PotKey: TypeAlias = tuple[str, str, str, str]
+"""A cohort, or a pool that has none; a place or none, and a resource."""
 
 
 class QuotaRefusal(NamedTuple):
@@ -34,8 +38,8 @@ class QuotaRefusal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Booking:
-    """What one item uses of its pool's quota. It is ``reserved`` until the item has started. A ``claim`` is reserved for
-    an item that waits for others to leave, and may be more than is free."""
+    """What one item uses of its pool's quota. It is ``reserved`` until the item has started. A ``claim`` is reserved
+    for an item that waits for others to leave, and may be more than is free."""
 
     pool: str
     place: str
@@ -62,24 +66,40 @@ class QuotaUse:
     available: float
 
 
+class _Limit(NamedTuple):
+    """One resource of one quota of a pool, in units. ``most`` includes what the pool may borrow. ``pot`` is the key of
+    the pot into which the pool puts what it lends."""
+
+    quota: int
+    kept: int
+    most: float
+    pot: _PotKey
+
+
 class QuotaLedger:
     """The pools, and the bookings of items. An item has at most one booking."""
 
     def __init__(self, pools: Iterable[Pool] = ()) -> None:
-        self.pools: dict[str, Pool] = {}
+        self.pools: Mapping[str, Pool] = {}
+        self._cohorts: dict[str | None, list[Pool]] = {}
+        self._limits: dict[_Key, _Limit] = {}
         self._bookings: dict[str, Booking] = {}
-        self._booked: dict[tuple[str, str, str], int] = {}
+        self._booked: dict[_Key, int] = {}
         """The sum of bookings by pool, place and resource; the place is empty for the sum of all places."""
-        self._reserved: dict[tuple[str, str, str], int] = {}
+        self._reserved: dict[_Key, int] = {}
         """The part of these sums that is reserved."""
+        self._pots: dict[_PotKey, int] = {}
+        """The size of each pot."""
+        self._taken: dict[_PotKey, int] = {}
+        """How much is taken from each pot."""
         self.set_pools(pools)
 
     def copy(self) -> Self:
         """A ledger for trials: its changes do not affect this one."""
-        twin = type(self)(self.pools.values())
-        twin._bookings = dict(self._bookings)
-        twin._booked = dict(self._booked)
-        twin._reserved = dict(self._reserved)
+        twin = type(self)()
+        twin.pools, twin._cohorts, twin._limits = self.pools, self._cohorts, self._limits
+        twin._bookings, twin._booked = dict(self._bookings), dict(self._booked)
+        twin._reserved, twin._pots, twin._taken = dict(self._reserved), self._pots, dict(self._taken)
         return twin
 
     # ---- pools
@@ -88,13 +108,24 @@ class QuotaLedger:
         """Replace all pools. Bookings stay, also those above a lowered quota. Raises ConfigurationError."""
         known = {pool.name: pool for pool in pools}
         check_cohorts(known.values())
-        self.pools = known
+        cohorts: dict[str | None, list[Pool]] = {}
+        for pool in known.values():
+            cohorts.setdefault(pool.cohort, []).append(pool)
+        self.pools, self._cohorts = known, cohorts
+        self._limits = {
+            (pool.name, place, name): _limit(pool, place, name, amount)
+            for pool in known.values()
+            for place, quota in (pool.place_quota or {_EVERYWHERE: pool.quota}).items()
+            for name, amount in quota.items()
+        }
+        self._pots, self._taken = {}, {}
+        for key, (quota, kept, _, pot) in self._limits.items():
+            self._pots[pot] = self._pots.get(pot, 0) + quota - kept
+            self._taken[pot] = self._taken.get(pot, 0) + max(0, self._booked.get(key, 0) - kept)
 
     def cohort_of(self, pool: Pool) -> list[Pool]:
         """The pools that lend to each other; the pool alone if it has no cohort."""
-        if pool.cohort is None:
-            return [pool]
-        return [other for other in self.pools.values() if other.cohort == pool.cohort]
+        return [pool] if pool.cohort is None else self._cohorts.get(pool.cohort, [])
 
     # ---- bookings
 
@@ -124,19 +155,35 @@ class QuotaLedger:
             self._add(booking, -1)
         return booking
 
+    def release_all(self, items: Iterable[str]) -> None:
+        """The same as :meth:`release` of each, but faster."""
+        totals: dict[tuple[str, str, bool], dict[str, int]] = {}
+        for item in items:
+            booking = self._bookings.pop(item, None)
+            if booking is not None:
+                total = totals.setdefault((booking.pool, booking.place, booking.reserved), {})
+                for name, amount in booking.amounts.items():
+                    total[name] = total.get(name, 0) + amount
+        for (pool, place, reserved), total in totals.items():
+            self._add(Booking(pool, place, total, reserved), -1)
+
     def put_back(self, item: str, booking: Booking) -> None:
         """Undo :meth:`release`."""
         self._bookings[item] = booking
         self._add(booking, 1)
 
     def _add(self, booking: Booking, sign: int) -> None:
-        for sums in (self._booked, self._reserved) if booking.reserved else (self._booked,):
-            for place in {booking.place, _EVERYWHERE}:
-                for name, amount in booking.amounts.items():
-                    key = booking.pool, place, name
-                    total = sums.get(key, 0) + sign * amount
-                    assert total >= 0, f"the sum of bookings {key} would be {total}"
-                    sums[key] = total
+        for place in {booking.place, _EVERYWHERE}:
+            for name, amount in booking.amounts.items():
+                key = booking.pool, place, name
+                before = self._booked.get(key, 0)
+                after = self._booked[key] = before + sign * amount
+                assert after >= 0, f"the sum of bookings {key} would be {after}"
+                limit = self._limits.get(key)
+                if limit is not None:
+                    self._taken[limit.pot] += max(0, after - limit.kept) - max(0, before - limit.kept)
+                if booking.reserved:
+                    self._reserved[key] = self._reserved.get(key, 0) + sign * amount
 
     # ---- questions
 
@@ -147,79 +194,73 @@ class QuotaLedger:
             return QuotaRefusal(POOL_UNKNOWN, f"there is no pool {pool_name}")
         if not pool.may_use(place):
             return QuotaRefusal(POOL_NOT_HERE, f"pool {pool.name} has no quota for {place}")
-        quota, place = pool.quota_at(place), place if pool.place_quota else _EVERYWHERE
-        for name, amount in in_units(amounts).items():
-            if name in quota and amount > self._available(pool, place, name):
-                return self._explain(pool, place, name, amount)
-        return None
+        missing = self.missing(pool_name, amounts, place)
+        if not missing:
+            return None
+        name = next(iter(missing))
+        return self._explain(pool, place if pool.place_quota else _EVERYWHERE, name, units(amounts[name]))
+
+    def missing(self, pool_name: str, amounts: Resources, place: str) -> dict[str, float]:
+        """How much more of each resource, in units, the pool would have to be allowed before such an item may start."""
+        missing = {}
+        for key, limit, amount in self._limited(pool_name, amounts, place):
+            short = amount - self._available(key, limit)
+            if short > 0:
+                missing[key[2]] = short
+        return missing
 
     def is_within_quota(self, pool_name: str, amounts: Resources, place: str) -> bool:
         """Whether the pool could pay for it without borrowing, if nobody had borrowed from it."""
-        pool = self.pools[pool_name]
-        quota, place = pool.quota_at(place), place if pool.place_quota else _EVERYWHERE
-        return all(
-            self._booked.get((pool.name, place, name), 0) + amount <= units(quota[name])
-            for name, amount in in_units(amounts).items()
-            if name in quota
-        )
+        limited = self._limited(pool_name, amounts, place)
+        return all(self._booked.get(key, 0) + amount <= limit.quota for key, limit, amount in limited)
 
     def borrows(self, pool_name: str, place: str, names: Iterable[str]) -> bool:
         """Whether the pool uses more than its quota of any of these resources."""
-        pool = self.pools[pool_name]
-        quota, place = pool.quota_at(place), place if pool.place_quota else _EVERYWHERE
-        return any(
-            self._booked.get((pool.name, place, name), 0) > units(quota[name]) for name in names if name in quota
-        )
+        place = place if self.pools[pool_name].place_quota else _EVERYWHERE
+        keys = ((pool_name, place, name) for name in names)
+        return any(key in self._limits and self._booked.get(key, 0) > self._limits[key].quota for key in keys)
 
     def uses(self, pool: Pool) -> list[QuotaUse]:
         """Each resource of each quota of the pool."""
-        quotas = pool.place_quota or {_EVERYWHERE: pool.quota}
-        return [self._use(pool, place, name) for place, quota in quotas.items() for name in quota]
+        return [self._use(pool, key, limit) for key, limit in self._limits.items() if key[0] == pool.name]
 
-    def _use(self, pool: Pool, place: str, name: str) -> QuotaUse:
-        quota, booked = units(pool.quota_at(place)[name]), self._booked.get((pool.name, place, name), 0)
-        reserved = self._reserved.get((pool.name, place, name), 0)
-        others = [other for other in self.cohort_of(pool) if name in other.quota_at(place)]
-        borrowed = sum(self._borrowed(other, place, name) for other in others)
-        unused = {other.name: self._lendable(other, place, name) for other in others}
-        lent = min(unused[pool.name], round(borrowed * unused[pool.name] / max(1, sum(unused.values()))))
-        available = max(0, self._available(pool, place, name))
-        amounts = (quota, booked - reserved, reserved, self._borrowed(pool, place, name), lent, available)
-        return QuotaUse(place, name, *(amount / _UNITS for amount in amounts))
+    def _limited(self, pool_name: str, amounts: Resources, place: str) -> Iterator[tuple[_Key, _Limit, int]]:
+        """The amounts, in units, that a quota limits."""
+        place = place if self.pools[pool_name].place_quota else _EVERYWHERE
+        for name, amount in in_units(amounts).items():
+            key = pool_name, place, name
+            limit = self._limits.get(key)
+            if limit is not None:
+                yield key, limit, amount
 
-    def _borrowed(self, pool: Pool, place: str, name: str) -> int:
-        return max(0, self._booked.get((pool.name, place, name), 0) - units(pool.quota_at(place)[name]))
-
-    def _lendable(self, pool: Pool, place: str, name: str) -> int:
-        """What the pool lends, or would lend if others needed it."""
-        quota = units(pool.quota_at(place)[name])
-        return max(0, quota - max(_kept(pool, quota, name), self._booked.get((pool.name, place, name), 0)))
-
-    def _available(self, pool: Pool, place: str, name: str) -> float:
-        """How much more of a resource the pool may use; negative if it uses more than it may since a change."""
-        quota = units(pool.quota_at(place)[name])
-        booked = self._booked.get((pool.name, place, name), 0)
-        pot, taken = self._pot(pool, place, name)
-        unused = max(0, _kept(pool, quota, name) - booked)
-        return min(quota + _borrow_limit(pool, name) - booked, unused + pot - taken)
-
-    def _pot(self, pool: Pool, place: str, name: str) -> tuple[int, int]:
-        """Of the pot of the cohort: its size, and how much is taken."""
-        size = taken = 0
+    def _use(self, pool: Pool, key: _Key, limit: _Limit) -> QuotaUse:
+        booked, reserved = self._booked.get(key, 0), self._reserved.get(key, 0)
+        borrowed = lendable = before = own = 0
         for other in self.cohort_of(pool):
-            quota = other.quota_at(place)
-            if name in quota:
-                whole = units(quota[name])
-                kept = _kept(other, whole, name)
-                size += whole - kept
-                taken += max(0, self._booked.get((other.name, place, name), 0) - kept)
-        return size, taken
+            theirs = self._limits.get((other.name, *key[1:]))
+            if theirs is None:
+                continue
+            used = self._booked.get((other.name, *key[1:]), 0)
+            if other.name == pool.name:
+                before, own = lendable, max(0, limit.quota - max(limit.kept, used))
+            borrowed += max(0, used - theirs.quota)
+            lendable += max(0, theirs.quota - max(theirs.kept, used))
+        # Rounded so that what all pools lent adds up to what all borrowed, unless quotas have been lowered since.
+        shared, whole = min(borrowed, lendable), max(1, lendable)
+        lent = shared * (before + own) // whole - shared * before // whole
+        available = max(0, self._available(key, limit))
+        amounts = (limit.quota, booked - reserved, reserved, max(0, booked - limit.quota), lent, available)
+        return QuotaUse(key[1], key[2], *(amount / _UNITS for amount in amounts))
+
+    def _available(self, key: _Key, limit: _Limit) -> float:
+        """How much more of a resource the pool may use; negative if it uses more than it may since a change."""
+        booked = self._booked.get(key, 0)
+        pot = self._pots[limit.pot] - self._taken[limit.pot]
+        return min(limit.most - booked, max(0, limit.kept - booked) + pot)
 
     def _explain(self, pool: Pool, place: str, name: str, amount: int) -> QuotaRefusal:
-        quota, booked = units(pool.quota_at(place)[name]), self._booked.get((pool.name, place, name), 0)
-        pot, _ = self._pot(pool, place, name)
-        limit = _borrow_limit(pool, name)
-        most = min(quota + limit, _kept(pool, quota, name) + pot)
+        quota, kept, limit, pot = self._limits[pool.name, place, name]
+        booked, most = self._booked.get((pool.name, place, name), 0), min(limit, kept + self._pots[pot])
         needs, where = f"it needs {_phrase(name, amount)}", f" on {place}" if place else ""
         if amount > most:
             sentence = f"{needs}, and pool {pool.name} can never use more than {_phrase(name, most)}{where}"
@@ -227,10 +268,10 @@ class QuotaLedger:
         sentence = f"{needs}, and pool {pool.name} uses {_phrase(name, booked)} of its {_phrase(name, quota)}{where}"
         if booked + amount <= quota:
             return QuotaRefusal(POOL_FULL, f"{sentence}; the rest is lent to its cohort {pool.cohort}")
-        if not limit:
+        if limit == quota:
             return QuotaRefusal(POOL_FULL, sentence)
-        if booked + amount > quota + limit:
-            return QuotaRefusal(BORROW_LIMIT, f"{sentence}; it may borrow at most {_phrase(name, limit)}")
+        if booked + amount > limit:
+            return QuotaRefusal(BORROW_LIMIT, f"{sentence}; it may borrow at most {_phrase(name, limit - quota)}")
         return QuotaRefusal(POOL_FULL, f"{sentence}; its cohort {pool.cohort} has too little to lend")
 
 
@@ -244,7 +285,15 @@ def units(amount: float) -> int:
 
 
 def in_units(amounts: Resources) -> dict[str, int]:
-    return {name: units(amount) for name, amount in amounts.items()}
+    """The amounts in the units of the ledger, without those that are zero."""
+    counted = {name: units(amount) for name, amount in amounts.items()}
+    return {name: amount for name, amount in counted.items() if amount}
+
+
+def _limit(pool: Pool, place: str, name: str, amount: float) -> _Limit:
+    quota = units(amount)
+    pot = ("pool", pool.name) if pool.cohort is None else ("cohort", pool.cohort)
+    return _Limit(quota, _kept(pool, quota, name), quota + _borrow_limit(pool, name), (*pot, place, name))
 
 
 def _kept(pool: Pool, quota: int, name: str) -> int:
