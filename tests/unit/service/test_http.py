@@ -115,6 +115,7 @@ def test_hold_release_and_priority(service: HttpService) -> None:
 
 def test_the_fields_of_pools_are_shown_where_they_are_set(service: HttpService) -> None:
     fields = {"labels": {"team": "nlp"}, "pool": "nlp", "preemptible": False, "min_runtime_s": 60.0}
+    assert service.ask("PUT", "/api/v1/pools/nlp", {})[0] == 200
     service.submit("plain")
     running(service.item("plain"))
     service.post("/api/v1/items", body(a_task("t", CPUS, priority=2.5, **fields)))

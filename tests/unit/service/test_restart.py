@@ -18,6 +18,7 @@ from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime im
 from ray_multicluster_scheduler.control_plane.store import Change
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle import events
+from ray_multicluster_scheduler.scheduler.pools.pool import Pool
 from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import encode_outcome
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.service_plane import CPUS, ServicePlane, a_job, a_task, running
@@ -89,6 +90,7 @@ def test_what_is_queued_stays_queued_and_what_runs_is_adopted(plane: ServicePlan
 
 def test_the_fields_of_pools_and_a_priority_with_a_fraction_survive(plane: ServicePlane) -> None:
     fields = {"labels": {"team": "nlp"}, "pool": "nlp", "preemptible": False, "min_runtime_s": 60.0}
+    plane.runtime.post_user_event(events.PoolChanged(Pool(name="nlp")))
     running(plane.taken(a_task("runs", CPUS)))
     plane.taken(a_task("low", CPUS, priority=2))
     plane.taken(a_task("between", CPUS, priority=2, **fields))
