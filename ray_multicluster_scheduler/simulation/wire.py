@@ -17,7 +17,7 @@ from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterProblem
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Instruction, Transition
-from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending
+from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending, FreedRoom
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow, PoolRow, SentRow
 from ray_multicluster_scheduler.scheduler.pools.pool import Pool
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding
@@ -44,6 +44,8 @@ def _item_row(data: Mapping[str, Any]) -> ItemRow:
     for name, kind in (("ending", Ending), ("holding", Holding)):
         if given[name] is not None:
             given[name] = kind(**given[name])
+    if given.get("room") is not None:
+        given["room"] = FreedRoom(**{**given["room"], "leave": tuple(given["room"]["leave"])})
     if given["decision"] is not None:
         given["decision"] = SchedulingDecision.from_dict(given["decision"])
     return ItemRow(**given)
@@ -94,7 +96,7 @@ def _plain_fields(value: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, (*_ROWS, Ending, Holding, ClusterProblem)):
+    if isinstance(value, (*_ROWS, Ending, FreedRoom, Holding, ClusterProblem)):
         return _plain_fields(value)
     if isinstance(value, tuple) and value and isinstance(value[0], (*_ROWS, Transition)):
         return [_plain(one) for one in value]

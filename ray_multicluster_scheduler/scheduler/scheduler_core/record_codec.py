@@ -37,7 +37,7 @@ from ray_multicluster_scheduler.control_plane.store.secret_encryption import Sec
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterProblem
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition
-from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending
+from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending, FreedRoom
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow, PoolRow
 from ray_multicluster_scheduler.scheduler.pools.pool import Pool
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding
@@ -116,9 +116,10 @@ def new_item(task: TaskDescription, number: int, description: bytes, objects: Se
 def encode_status(row: ItemRow, completion: Complete | None = None) -> ItemStatus:
     """The mutable part of an item, and how it ended if it has."""
     rest = {name: value for name, value in zip(_REST, _values_of_rest(row), strict=True) if value}
-    if row.ending is not None:
-        rest["ending"] = asdict(row.ending)
-    for name in ("queued_at", "started_at", "retry_at"):  # may be 0
+    for name in ("ending", "room"):
+        if name in rest:
+            rest[name] = asdict(rest[name])
+    for name in ("queued_at", "started_at", "retry_at", "saved_at", "preempted_at"):  # may be 0
         if getattr(row, name) is not None:
             rest[name] = getattr(row, name)
     if completion is not None:
@@ -225,6 +226,8 @@ def decode_row(
         rest["failures"] = {FailureClass(kind): number for kind, number in rest["failures"].items()}
     if "ending" in rest:
         rest["ending"] = Ending(**rest["ending"])
+    if "room" in rest:
+        rest["room"] = FreedRoom(**{**rest["room"], "leave": tuple(rest["room"]["leave"])})
     if "holding" in rest:
         rest["holding"] = Holding(*rest["holding"])
     return ItemRow(

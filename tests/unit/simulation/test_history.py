@@ -26,7 +26,7 @@ from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterProblem
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle import instructions as out
-from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending
+from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending, FreedRoom
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow, PoolRow, SentRow
 from ray_multicluster_scheduler.scheduler.pools.pool import Pool
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding
@@ -43,7 +43,10 @@ ROW = ItemRow(
     3,
     (STEP,),
     5,
-    ending=Ending("cancel", "enough", force=True),
+    ending=Ending("preempt", "enough", force=True, newcomer="t9"),
+    room=FreedRoom("a", {"n1": {"CPU": 2.0}}, ("t7", "t8"), 3.0),
+    saved="digest",
+    preempted_at=2.0,
     failures={FailureClass.CRASH: 2},
     earlier_fences=(4,),
     decision=SchedulingDecision("t1", 3.5, "a", "PLACED", "goes to a", ROWS),
@@ -91,6 +94,7 @@ EVENTS: list[events.Event] = [
     events.QueueResumed("cluster", "a"),
     events.OwnerLimitsChanged("ann", OwnerLimits(max_running=3, max_gpus=0.5)),
     events.OwnerLimitsChanged("ann", None),
+    events.StateSaved("t1", 1, "digest"),
     events.PoolChanged(POOL),
     events.PoolDeleted("p"),
     events.Restored(
@@ -116,6 +120,7 @@ INSTRUCTIONS: list[out.Instruction] = [
     out.StartAttempt("t1", 1, "a"),
     out.RecallAttempt("t1", 1, "a"),
     out.CancelAttempt("t1", 1, "a", force=True),
+    out.PreemptAttempt("t1", 1, "a", 30.0),
     out.RefreshSnapshot("a"),
     out.CheckDashboard("a"),
     out.SetTimer("retry:t1", 8.25),
