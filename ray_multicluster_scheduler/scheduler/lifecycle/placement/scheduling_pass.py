@@ -228,7 +228,7 @@ class SchedulingPass:
         self._set_wake_timer(now)
 
     def _recheck_quota(self) -> None:
-        """Consider the groups again that waited for quota which is free now, or which others of the cohort gave back."""
+        """Consider the groups again that waited for quota which is free now, or given back by others of the cohort."""
         pools = self._machine.pools
         if self._lacking_quota:
             for name in pools.with_more_quota():
