@@ -292,6 +292,13 @@ def test_invalid_pools_are_rejected(service: HttpService, values: Any, words: st
     assert service.ask("GET", f"{POOLS}/p")[0] == 404
 
 
+def test_there_are_not_too_many(service: HttpService) -> None:
+    status, answer = service.ask("PUT", POOLS, {"pools": [{"name": f"p{number}"} for number in range(1000)]})
+    assert (status, answer["message"]) == (422, "There would be 1,001 pools.")
+    status, answer = service.ask("PUT", POOLS, {"pools": [{}] * 1001})
+    assert (status, answer["message"]) == (422, "There would be 1,001 pools.")
+
+
 def test_a_file_that_does_not_suit_created_pools_is_refused_at_the_start(service: HttpService) -> None:
     put(service, "made", cluster_quota={"mac": {"CPU": 1}}, cohort="c")
     check_stored_pools(service.plane.store, [PoolConfig(name="train", quota={"CPU": 2}, cohort="other")])

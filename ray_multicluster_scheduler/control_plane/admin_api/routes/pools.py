@@ -114,8 +114,11 @@ async def _set(request: Request, name: str, values: dict[str, Any], *, draining:
         raise ConfigurationError("A pool cannot be renamed.", next_step="create another one, and delete this one")
     (pool,) = _checked(runtime, [{**values, "name": name}])
     await _change(runtime, (replace(pool, draining=draining),), ())
+    row = pool_rows(runtime.machine).get(name)
     await record_action(request, "set", f"pool {name}", {key: str(value) for key, value in values.items()})
-    return JsonResponse(pool_rows(runtime.machine)[name])
+    if row is None:  # it was the same before, and is deleted by now
+        raise _unknown(name, ())
+    return JsonResponse(row)
 
 
 async def _change(runtime: ServiceRuntime, wanted: Sequence[Pool], gone: Collection[str]) -> None:
@@ -125,7 +128,7 @@ async def _change(runtime: ServiceRuntime, wanted: Sequence[Pool], gone: Collect
     left = {name: pool for name, pool in before.items() if name not in gone or runtime.machine.pools.unfinished[name]}
     after = {**left, **{pool.name: pool for pool in wanted}}
     if len(after) > max(MAX_POOLS, len(before)):
-        raise ConfigurationError(f"There would be {len(after):,} pools.", next_step=f"use at most {MAX_POOLS:,}")
+        raise _too_many(len(after))
     check_cohorts(after.values())
     changed = [pool for pool in wanted if pool != before.get(pool.name)]
     for name in gone:
@@ -145,7 +148,13 @@ async def _change(runtime: ServiceRuntime, wanted: Sequence[Pool], gone: Collect
             )
 
 
+def _too_many(count: int) -> ConfigurationError:
+    return ConfigurationError(f"There would be {count:,} pools.", next_step=f"use at most {MAX_POOLS:,}")
+
+
 def _checked(runtime: ServiceRuntime, rows: Sequence[dict[str, Any]]) -> list[Pool]:
+    if len(rows) > MAX_POOLS:
+        raise _too_many(len(rows))
     return [pool_of(one) for one in pools_from(rows, _SOURCE, runtime.machine.registry.names())]
 
 
