@@ -12,35 +12,30 @@ from ray_multicluster_scheduler.app.client_api.handles.handle import TaskHandle
 from tests.support.eventually import until
 from tests.support.running_service import RunningService
 
-WAIT_S = 120
+WAIT_S = 60
 CPU = {"CPU": 1}
 
 
 @pytest.fixture
 def service(config_path: Path, tmp_path: Path) -> Iterator[RunningService]:
-    config = tmp_path / "clusters.yaml"
-    lines = config_path.read_text()
-    rules = "preemption: {min_runtime_s: 0, cool_down_s: 0, grace_s: 5}"
-    assert "\nsettings:" in f"\n{lines}"
-    config.write_text(lines.replace("settings:\n", f"settings:\n  {rules}\n", 1))
-    with RunningService(config, tmp_path / "state") as running:
+    rules = '{"min_runtime_s": 0, "cool_down_s": 0, "grace_s": 5}'
+    with RunningService(config_path, tmp_path / "state", preemption=rules, resource_threshold=1) as running:
         yield running
         running.stop()
 
 
-def wait_for(path: str, mark: str) -> str:
-    import os
-    import time
-
-    with open(mark, "a") as file:
-        file.write("begun\n")
-    while not os.path.exists(path):
-        time.sleep(0.05)
-    return path
-
-
 @pytest.mark.parametrize("killed", [False, True], ids=["", "the service is killed meanwhile"])
 def test_an_urgent_task_gets_its_place(service: RunningService, tmp_path: Path, killed: bool) -> None:
+    def wait_for(path: str, mark: str) -> str:  # local, so that it is sent by value
+        import os
+        import time
+
+        with open(mark, "a") as file:
+            file.write("begun\n")
+        while not os.path.exists(path):
+            time.sleep(0.05)
+        return path
+
     go, urgent_go = tmp_path / "go", tmp_path / "urgent_go"
     with UnifiedScheduler(address=service.address, token=service.token) as client:
         cluster = client.list_clusters()[0]["name"]
