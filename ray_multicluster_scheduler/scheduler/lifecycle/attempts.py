@@ -235,8 +235,7 @@ class Attempts:
     def _set_running(self, record: TaskRecord, started_at: float, sentence: str, now: float) -> None:
         record.started_at = started_at
         self._machine.pools.started(record)
-        if self._machine.pools.is_preemptible(record.wanted):
-            self._machine.preemptible[record.task.id] = record.wanted.priority
+        self._machine.note_preemptible(record)
         if record.task.runs_actors:
             self._machine.output.clear_timer(timers.start_key(record.task.id, record.attempt))
         code = codes.READY if record.task.runs_actors else codes.STARTED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from ray_multicluster_scheduler.common.model import ClusterMetadata, SchedulingDecision, TaskState
 from ray_multicluster_scheduler.common.model.resources import ResourceShape
@@ -200,6 +201,14 @@ class MachineState:
             state.wide_reservation = None
             self.freed_clusters.add(state.name)
 
+    def current_room(self, record: TaskRecord) -> FreedRoom:
+        """The room that is freed for this item, where it is booked now: the ledger may have moved it."""
+        room = record.room
+        assert room is not None
+        state = self.registry.find(room.cluster)
+        booked = None if state is None else state.ledger.reservations.get(record.task.id)
+        return room if booked is None else replace(room, parts=dict(booked.parts))
+
     def release_room(self, record: TaskRecord) -> None:
         """The room that was freed for this item is free for all."""
         room, record.room = record.room, None
@@ -224,6 +233,16 @@ class MachineState:
             self.output.add(RememberFleet())
             self.registry.changed.update(self.registry.names())  # what views remember of verdicts is outdated
             self.pools.freed.update(self.pools.ledger.pools)
+            for record in self.records.values():
+                if record.live and record.wanted.pool == name:
+                    self.note_preemptible(record)
+
+    def note_preemptible(self, record: TaskRecord) -> None:
+        """Note whether an item that has an attempt may be preempted, and its priority."""
+        if record.started_at is not None and self.pools.is_preemptible(record.wanted):
+            self.preemptible[record.task.id] = record.wanted.priority
+        elif record.ending is None or record.ending.kind != "preempt":
+            self.preemptible.pop(record.task.id, None)
 
     def dispatch(
         self,

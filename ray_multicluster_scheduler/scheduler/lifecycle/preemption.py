@@ -211,7 +211,9 @@ class Preemption:
             return
         self._machine.queue.unpark(record.group)
         self._machine.new_groups[record.group] = None
-        self._machine.output.set_timer(timers.room_key(record.task.id), now + START_WITHIN_S)
+        key = timers.room_key(record.task.id)
+        if key not in self._machine.output.timers:
+            self._machine.output.set_timer(key, now + START_WITHIN_S)
 
     def _is_leaving(self, victim: str, newcomer: str) -> bool:
         record = self._machine.records.get(victim)
@@ -229,9 +231,9 @@ class Preemption:
 
     def views_for(self, record: TaskRecord, views: tuple[ClusterView, ...]) -> tuple[ClusterView, ...]:
         """The views as the newcomer sees them: its own room is free, as far as the victims have left."""
-        room = record.room
-        if room is None:
+        if record.room is None:
             return views
+        room = self._machine.current_room(record)
         return tuple(_with_room(view, room.parts) if view.name == room.cluster else view for view in views)
 
 

@@ -58,6 +58,8 @@ class QueueControl:
         if record.wanted.priority == before:
             return
         self._machine.output.add(Remember(event.task_id))
+        if record.live:
+            self._machine.note_preemptible(record)
         if event.task_id in self._machine.queue:
             self._machine.leave_queue(record)
             sentence = f"its priority was changed from {before} to {record.wanted.priority}"

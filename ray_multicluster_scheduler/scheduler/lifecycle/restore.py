@@ -87,7 +87,7 @@ class Restore:
             place=self._slot_state(record, state),
             parts={} if reservation is None else dict(reservation.parts),
             given_up=record.given_up,
-            room=record.room,
+            room=None if record.room is None else self._machine.current_room(record),
             saved=record.saved,
             saved_at=record.saved_at,
             preempted_at=record.preempted_at,
@@ -175,11 +175,11 @@ class Restore:
             self._machine.output.add(AdoptAttempt(task.id, record.attempt, fence, cluster))
         else:
             ahead: Ahead = "queue" if row.place == "ahead" else ""
-            self._machine.output.add(Dispatch(task.id, record.attempt, fence, cluster, ahead, again=True))
+            self._machine.output.add(Dispatch(task.id, record.attempt, fence, cluster, ahead, again=True, saved=record.saved))
             if row.place == "held" and row.decision is not None and row.decision.code == codes.SENT_AHEAD:
                 self._machine.output.add(StartAttempt(task.id, record.attempt, cluster))
-        if record.started_at is not None and self._machine.pools.is_preemptible(record.wanted):
-            self._machine.preemptible[task.id] = record.wanted.priority
+        if record.started_at is not None:
+            self._machine.note_preemptible(record)
         if record.ending is not None and record.ending.kind == "preempt":
             self._preemption.request(record, now)
         elif record.ending is not None:  # requested before the restart, but maybe not delivered

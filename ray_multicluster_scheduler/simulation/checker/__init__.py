@@ -26,6 +26,13 @@ from ray_multicluster_scheduler.simulation.checker.placement_properties import (
     ReservationsNeverExceedCapacity,
     RulesNeverBroken,
 )
+from ray_multicluster_scheduler.simulation.checker.preemption_properties import (
+    APreemptionUsesNoRetry,
+    FreedRoomIsKept,
+    NothingIsStoppedForNobody,
+    OnlyPreemptibleItemsGiveWay,
+    SavedStateArrives,
+)
 from ray_multicluster_scheduler.simulation.checker.property import (
     HistoryIndex,
     Property,
@@ -48,6 +55,11 @@ PROPERTIES: dict[str, type[Property]] = {
         ReservationsNeverExceedCapacity,
         RulesNeverBroken,
         QuotaNeverExceeded,
+        OnlyPreemptibleItemsGiveWay,
+        NothingIsStoppedForNobody,
+        FreedRoomIsKept,
+        APreemptionUsesNoRetry,
+        SavedStateArrives,
         Order,
         NoStarvation,
         EveryWaitingTaskHasATrueReason,

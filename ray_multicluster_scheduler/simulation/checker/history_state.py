@@ -73,9 +73,12 @@ class ItemState:
     live: bool = False
     sent_ahead: bool = False
     started: bool = False
+    started_at: float = -inf
     queued_at: float = inf
     node: str | None = None
     """The node on which it was seen to start."""
+    resumes: bool = False
+    """Does it wait after a preemption, in front of its priority?"""
     certain: bool = False
     """Does it surely hold the resources that it was placed on? Not once nodes changed or another item started."""
 
@@ -320,7 +323,8 @@ class HistoryState:
                     taken += max(
                         self._used_of(other, place, name, item if claims else None), _kept(other, theirs[name], name)
                     )
-            if used > _kept(pool, quota[name], name) + _ROUNDING and taken > whole + _ROUNDING:
+            beyond = claims or used > _kept(pool, quota[name], name) + _ROUNDING
+            if beyond and taken > whole + _ROUNDING:
                 return f"the cohort of pool {pool.name} would use {taken:g} {name}, and has {whole:g}"
         return ""
 
@@ -500,10 +504,10 @@ class HistoryState:
     def _started(self, at: float, event: events.Started) -> None:
         item = self._live_item(event.task_id, event.attempt)
         if item is not None and not item.started:
-            self._note_start(item, event.node_id)
+            self._note_start(item, event.node_id, event.at)
 
-    def _note_start(self, item: ItemState, node_id: str | None) -> None:
-        item.started = True
+    def _note_start(self, item: ItemState, node_id: str | None, at: float) -> None:
+        item.started, item.started_at = True, at
         if node_id is not None and item.task.kind != "job":
             item.node, item.certain = node_id, False
         cluster = self.clusters.get(item.cluster)
@@ -533,7 +537,7 @@ class HistoryState:
         if item is None:
             return
         if event.started_at is not None and not item.started:
-            self._note_start(item, event.node_id)
+            self._note_start(item, event.node_id, event.started_at)
         cluster = self.clusters.get(item.cluster)
         if cluster is not None and event.status != "cancelled":
             if event.failure is FailureClass.CLUSTER:
@@ -569,6 +573,8 @@ class HistoryState:
             self._begin_attempt(item, step, at)
         elif item.live and step.state not in LIVE:
             self._end_attempt(item, at)
+        if step.state is TaskState.QUEUED and (step.code == "PREEMPTED" or before is TaskState.PREEMPTING):
+            item.resumes = True
         if item.is_waiting:
             if before is not TaskState.QUEUED or step.task_id not in self.waiting:
                 item.queued_at = at
@@ -589,7 +595,7 @@ class HistoryState:
         first = item.attempt == 0
         item.attempt, item.cluster, item.live = step.attempt, step.cluster or "", True
         item.sent_ahead, item.started = step.code == "SENT_AHEAD", False
-        item.node, item.certain = None, not item.sent_ahead
+        item.node, item.certain, item.resumes = None, not item.sent_ahead, False
         self._live_by_owner.setdefault(item.task.owner, {})[item.task.id] = item
         cluster = self.clusters.get(item.cluster)
         if cluster is not None:

@@ -186,7 +186,7 @@ class Order(StateProperty):
         item = state.items[entry.content.transition.task_id]
         shape = item.shape
         alike = [one for one in state.waiting.values() if one is not item and one.shape == shape]
-        if not alike:
+        if not alike or item.code == "FREES_ROOM":  # it goes to its own room
             return
         self._check_first_come(entry, item, alike)
         if entry.content.transition.code != "SENT_AHEAD" and not state.may_hold_reservation(entry.at):
@@ -197,7 +197,7 @@ class Order(StateProperty):
     def _check_first_come(self, entry: Entry, item: ItemState, alike: list[ItemState]) -> None:
         for one in alike:
             same = one.task.owner == item.task.owner and one.priority == item.priority
-            if same and one.number < item.number:
+            if same and one.number < item.number and one.resumes >= item.resumes:
                 self.report(entry, f"{item.task.id} goes before {one.task.id}, which came first and waits for the same")
                 return
 

@@ -82,6 +82,8 @@ class Style:
     """After all faults, a stream of small tasks fills the fleet, with wide items among them."""
     pools: bool = False
     """Items belong to pools, whose quota changes at times."""
+    storm: bool = False
+    """Almost all items are preemptible and run for long, and their priorities differ much."""
 
 
 _MIXED = ("task", "task", "task", "task", "job", "actor", "gang")
@@ -93,6 +95,7 @@ STYLES = {
     "stream": Style(2.5, ("task", "task", "gang"), (1.0, 2.0, 4.0), stream=True),
     "plain": Style(4.0, ("task", "task", "task", "task", "job"), (1.0, 2.0), plain=True),
     "pools": Style(2.5, _MIXED, (1.0, 2.0, 4.0), pools=True),
+    "storm": Style(4.0, ("task",) * 8 + ("job", "actor", "gang"), (1.0, 2.0, 4.0), pools=True, storm=True),
 }
 _STYLES_BY_SEED = [style for style in STYLES.values() if not style.pools]
 
@@ -133,7 +136,7 @@ def generate_scenario(seed: int, items: int = ITEMS, style: Style | None = None)
         pool_rng = Random(f"pools {seed}")  # nosec B311 # reproducible on purpose
         pools = _draw_pools(pool_rng, nodes)
         actions += _pool_actions(pool_rng, pools, length)
-        described = {one: _pooled(pool_rng, item, pools) for one, item in described.items()}
+        described = {one: _pooled(pool_rng, item, pools, style) for one, item in described.items()}
     actions.sort(key=lambda action: action.at)
     settings = _draw_settings(rng, style)
     return Scenario(seed, settings, clusters, nodes, tuple(actions), described, pools, rng.choice([1.0, 1.0, 0.3]))
@@ -213,8 +216,16 @@ def _draw_pools(rng: Random, nodes: Mapping[str, Mapping[str, Resources]]) -> tu
     return (*lenders, Pool(name="here", place_quota={place: {"CPU": 8.0} for place in some}))
 
 
-def _pooled(rng: Random, item: TaskDescription, pools: tuple[Pool, ...]) -> TaskDescription:
+def _pooled(rng: Random, item: TaskDescription, pools: tuple[Pool, ...], style: Style) -> TaskDescription:
     """The item in some pool or none; it may be preemptible, or urgent."""
+    if style.storm:
+        return replace(
+            item,
+            pool=rng.choice([None, None, *(pool.name for pool in pools)]),
+            preemptible=rng.random() < 0.9,
+            priority=rng.choice([0, 0, 1, 3, 6, 9]),
+            function_digest=f"runs {rng.choice([2.0, 5.0, 10.0])}" if item.kind == "task" else None,
+        )
     return replace(
         item,
         pool=rng.choice([None, *(pool.name for pool in pools for _ in "ab")]),

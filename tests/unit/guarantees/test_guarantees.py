@@ -67,6 +67,26 @@ def test_quota_never_exceeded() -> None:
     assert broken("quota_never_exceeded") == []
 
 
+def test_only_preemptible_items_give_way() -> None:
+    assert broken("only_preemptible_items_give_way") == []
+
+
+def test_nothing_is_stopped_for_nobody() -> None:
+    assert broken("nothing_is_stopped_for_nobody") == []
+
+
+def test_freed_room_is_kept() -> None:
+    assert broken("freed_room_is_kept") == []
+
+
+def test_a_preemption_uses_no_retry() -> None:
+    assert broken("a_preemption_uses_no_retry") == []
+
+
+def test_saved_state_arrives() -> None:
+    assert broken("saved_state_arrives") == []
+
+
 def test_order() -> None:
     assert broken("order") == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ray_multicluster_scheduler.common.model import TaskState
@@ -9,7 +10,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle import events, timers
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Dispatch, PreemptAttempt
 from ray_multicluster_scheduler.scheduler.pools.pool import Pool
 from tests.unit.lifecycle.driver import Driver, ready, task
-from tests.unit.lifecycle.test_restore import reborn
+from tests.unit.lifecycle.test_restore import reborn, timer
 
 AT_ONCE: dict[str, Any] = {"preemption": {"min_runtime_s": 0, "cool_down_s": 0, "grace_s": 10}}
 
@@ -170,3 +171,78 @@ class TestRestart:
         assert list(after.sent_to(ever=False)) == ["wide"]
         after.succeed("wide")
         assert sorted(after.sent_to(ever=False)) == ["low1", "low2"]
+
+    def test_a_dispatch_that_is_sent_again_carries_the_saved_state(self) -> None:
+        driver = full()
+        (victim,) = plans(driver)
+        leave(driver, victim)
+        driver.succeed("urgent")
+        (again,) = reborn(driver, **AT_ONCE).issued(Dispatch)
+        assert (again.task_id, again.saved) == (victim, f"state of {victim}")
+
+
+class TestChanges:
+    def test_a_pool_that_is_no_longer_preemptible(self) -> None:
+        pool = Pool(name="p", quota={"CPU": 9}, preemptible=True)
+        driver = ready(1, pools=[pool], **AT_ONCE)
+        running(driver, "low", preemptible=None, pool="p")
+        driver.submit(task("urgent", priority=5))
+        driver.send(events.PoolChanged(replace(pool, preemptible=False)))
+        assert plans(driver) == []
+
+    def test_a_pool_that_becomes_preemptible(self) -> None:
+        pool = Pool(name="p", quota={"CPU": 9})
+        driver = ready(1, pools=[pool], **AT_ONCE)
+        running(driver, "low", preemptible=None, pool="p")
+        driver.submit(task("urgent", priority=5))
+        driver.send(events.PoolChanged(replace(pool, preemptible=True)))
+        assert plans(driver) == ["low"]
+
+    def test_a_running_item_whose_priority_was_lowered(self) -> None:
+        driver = ready(1, **AT_ONCE)
+        running(driver, "low", priority=9)
+        driver.send(events.PriorityChanged("low", 0))
+        driver.submit(task("urgent", priority=5))
+        assert plans(driver) == ["low"]
+
+    def test_if_the_cluster_is_removed_the_room_is_given_back(self) -> None:
+        driver = ready(2, 1, **AT_ONCE)
+        running(driver, "low1", "low2", "low3")
+        driver.submit(task("urgent", priority=5))
+        (victim,) = plans(driver)
+        state = driver.machine.registry.state(driver.machine.record(victim).cluster or "")
+        driver.send(events.ClusterChanged(state.name, None))
+        assert driver.machine.record("urgent").code != "FREES_ROOM"
+        assert not driver.machine._state.rooms
+
+
+class TestRoom:
+    def test_the_newcomer_starts_where_its_room_was_booked_instead(self) -> None:
+        """Ray started an item on the node whose room is freed, so the room was booked on the other node."""
+        driver = ready(2, **AT_ONCE)
+        driver.snapshot("a", 2, 2)
+        driver.submit(task("low", preemptible=True))
+        driver.start("low", "n1")
+        driver.submit(task("other"))
+        driver.submit(task("moves"))
+        driver.succeed("other")
+        driver.submit(task("urgent", 2, priority=5))
+        assert plans(driver) == ["low"]
+        driver.start("moves", "n1")
+        leave(driver, "low")
+        assert "urgent" in driver.sent_to(ever=False)
+        assert list(driver.machine.registry.state("a").ledger.reservations["urgent"].parts) == ["n2"]
+
+    def test_the_time_to_start_is_counted_once(self) -> None:
+        """An item that left, resumed elsewhere and ended there does not extend it."""
+        driver = full()
+        (victim,) = plans(driver)
+        driver.send(events.CordonChanged("a", cordoned=True))
+        leave(driver, victim)
+        first = timer(driver, timers.room_key("urgent"))
+        driver.now += 5
+        driver.machine._state.has_left.add(victim)
+        driver.snapshot("a", 2)
+        assert timer(driver, timers.room_key("urgent")) == first
+        driver.fire(timers.room_key("urgent"), after=20)
+        assert driver.machine.record("urgent").room is None
