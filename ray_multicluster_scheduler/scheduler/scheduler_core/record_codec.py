@@ -37,7 +37,7 @@ from ray_multicluster_scheduler.control_plane.store.secret_encryption import Sec
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterProblem
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition
-from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending
+from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending, FreedRoom
 from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow, PoolRow
 from ray_multicluster_scheduler.scheduler.pools.pool import Pool
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding
@@ -118,7 +118,9 @@ def encode_status(row: ItemRow, completion: Complete | None = None) -> ItemStatu
     rest = {name: value for name, value in zip(_REST, _values_of_rest(row), strict=True) if value}
     if row.ending is not None:
         rest["ending"] = asdict(row.ending)
-    for name in ("queued_at", "started_at", "retry_at"):  # may be 0
+    if row.room is not None:
+        rest["room"] = asdict(row.room)
+    for name in ("queued_at", "started_at", "retry_at", "saved_at", "preempted_at"):  # may be 0
         if getattr(row, name) is not None:
             rest[name] = getattr(row, name)
     if completion is not None:
@@ -225,6 +227,8 @@ def decode_row(
         rest["failures"] = {FailureClass(kind): number for kind, number in rest["failures"].items()}
     if "ending" in rest:
         rest["ending"] = Ending(**rest["ending"])
+    if "room" in rest:
+        rest["room"] = FreedRoom(**{**rest["room"], "leave": tuple(rest["room"]["leave"])})
     if "holding" in rest:
         rest["holding"] = Holding(*rest["holding"])
     return ItemRow(
