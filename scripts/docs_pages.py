@@ -135,6 +135,7 @@ def configuration_page() -> str:
             settings.Threshold,
             settings.RetryBackoff,
             settings.OwnerLimits,
+            settings.Preemption,
             settings.ServiceTls,
             settings.Serving,
             settings.Tracing,

@@ -47,6 +47,7 @@ class Root(LazyGroup):
         "clusters": LazyCommand("clusters", "app", "Show the clusters; cordon, drain and change them."),
         "explain": LazyCommand("explain", "explain", "Explain the state of an item, or what a code means."),
         "plan": LazyCommand("submit", "plan", "Show where an item would go now, without submitting it."),
+        "preempt": LazyCommand("preempt", "preempt", "Show which running items would give way to a waiting item."),
         "events": LazyCommand("events", "events", "Print recent events, and follow new ones."),
         "doctor": LazyCommand("doctor", "doctor", "Check for common problems, and say how to fix them."),
         "config": LazyCommand("config", "app", "Check and show the configuration."),

@@ -304,7 +304,8 @@ def events(
     since: int | None = None,
 ) -> EventIterator:
     """Live events: iterate with `for` or `async for`. Every filter given has to match, each by any of its words;
-    ``types`` are transition, decision, cluster, action, pool_changed (the default) and telemetry. With ``since``,
+    ``types`` are transition, decision, cluster, action, pool_changed (the default), telemetry, preempted and
+    resumed (see docs/events.md). With ``since``,
     the number of an event, known events after it come first. Raises ConfigurationError."""
     return active_scheduler().events(
         types=types, id=id, owner=owner, cluster=cluster, state=state, kind=kind, since=since

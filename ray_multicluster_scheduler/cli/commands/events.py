@@ -23,7 +23,7 @@ from ray_multicluster_scheduler.cli.service.client import Address, Service, api_
 from ray_multicluster_scheduler.cli.service.item_wait import POLL_S, retry_while_away
 from ray_multicluster_scheduler.common.exception import ServiceUnavailableError, UnknownItemError
 
-_TYPES = ("transition", "decision", "cluster", "action", "pool_changed", "telemetry")
+_TYPES = ("transition", "decision", "cluster", "action", "pool_changed", "preempted", "resumed", "telemetry")
 _REPLAY_TIMEOUT_S = 30.0
 """Past events come without a pause, with the number up to which the service has searched."""
 _MAX_LAST = 1_000_000
@@ -37,7 +37,8 @@ def events(
         str | None,
         typer.Option(
             "--types",
-            help="Only these, with commas: transition, decision, cluster, action, pool_changed, telemetry.",
+            help="Only these, with commas: transition, decision, cluster, action, pool_changed, preempted, "
+            "resumed, telemetry.",
             autocompletion=completion.words(*_TYPES),
         ),
     ] = None,

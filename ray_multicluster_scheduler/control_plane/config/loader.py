@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.control_plane.config.cluster_config import Clust
 from ray_multicluster_scheduler.control_plane.config.fleet_config import FleetConfig, build_fleet
 from ray_multicluster_scheduler.control_plane.config.home import expanded, rmcs_home
 from ray_multicluster_scheduler.control_plane.config.missing_config import NothingConfiguredError
-from ray_multicluster_scheduler.control_plane.config.settings import Settings
+from ray_multicluster_scheduler.control_plane.config.settings import PRESETS, Settings
 from ray_multicluster_scheduler.control_plane.config.validation_errors import (
     NEXT_STEP,
     TOP_KEYS,
@@ -38,11 +38,12 @@ def load_config(
 ) -> FleetConfig:
     """Argument → ``$RMCS_CONFIG`` → ``$RMCS_CLUSTERS`` → the usual files. Raises ConfigurationError.
 
-    Settings in the environment override those of a file; a FleetConfig is taken as it is.
+    Settings in the environment override those of a file; a FleetConfig is taken as it is, but for the preset of
+    preemption.
     """
     here = (cwd or Path.cwd()).absolute()
     if isinstance(argument, FleetConfig):
-        return argument
+        return _with_preset(argument, environ)
     if isinstance(argument, (str, Path)):
         return _from_file(here / expanded(argument, "The argument"), environ, origin="")
     if argument is None:
@@ -137,7 +138,7 @@ def _build(document: _Document, environ: Mapping[str, str], base_dir: Path) -> F
     if no_mappings:
         raise config_error(document.source, no_mappings, lines=document.lines)
     overrides, variables = _settings_from(environ)
-    return build_fleet(
+    fleet = build_fleet(
         {**document.settings, **overrides},
         document.clusters,
         source=document.source,
@@ -146,6 +147,25 @@ def _build(document: _Document, environ: Mapping[str, str], base_dir: Path) -> F
         lines=document.lines,
         pools=document.pools,
     )
+    return _with_preset(fleet, environ)
+
+
+def _with_preset(fleet: FleetConfig, environ: Mapping[str, str]) -> FleetConfig:
+    """The configuration with the preset of preemption that a variable of the environment names (``env:NAME``). Raises
+    ConfigurationError."""
+    preemption = fleet.settings.preemption
+    name = (preemption.preset or "").partition("env:")[2]
+    if not name:
+        return fleet
+    word = environ.get(name)
+    if word not in PRESETS:
+        found = "is not set" if word is None else f"is {word[:100]!r}"
+        raise ConfigurationError(
+            f"{fleet.source}: preemption.preset is {preemption.preset!r}, but the environment variable {name} {found}.",
+            next_step=f"set it to {' or '.join(PRESETS)}",
+        )
+    settings = fleet.settings.model_copy(update={"preemption": preemption.model_copy(update={"preset": word})})
+    return fleet.model_copy(update={"settings": settings})
 
 
 def _settings_from(environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:

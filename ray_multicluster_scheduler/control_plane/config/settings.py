@@ -115,10 +115,14 @@ class OwnerLimits(Strict):
 NO_LIMITS = OwnerLimits()
 
 
+PRESETS = ("high", "medium", "low")
+"""Presets of preemption: how readily items give way."""
+
+
 class Preemption(Strict):
     """Who may take whose place. Only items that are preemptible, and in no protected pool, ever give way."""
 
-    preset: str | None = None
+    preset: Annotated[str, Field(pattern=rf"^({'|'.join(PRESETS)}|env:.+)$")] | None = None
     """``high``, ``medium`` or ``low``, or ``env:NAME`` for that of an environment variable: sets the next two."""
     label: MaybeSeconds = 0.5
     """The least difference of priority for ``label_rules``."""

@@ -49,6 +49,7 @@ from ray_multicluster_scheduler.control_plane.runtime.outcome import (
     value_timeout,
 )
 from ray_multicluster_scheduler.control_plane.runtime.pools import pool_of, with_pool_use
+from ray_multicluster_scheduler.control_plane.runtime.preemption_report import with_preemption
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecordStore, NoAgentRecords
 from ray_multicluster_scheduler.scheduler.connection.agents.lingering_agents import LingeringAgents
 from ray_multicluster_scheduler.scheduler.connection.connection_lifecycle import ConnectionLifecycleManager
@@ -352,7 +353,8 @@ class Runtime(LoopThread, ControlPlane):
     def planned(self, task: TaskDescription) -> SchedulingDecision:
         """On the loop: where the item would be placed now. Raises ConfigurationError."""
         decision, pools = self.machine.plan(task, self.clock.now()), self.machine.pools
-        return with_pool_use(self.machine, decision, pools.assigned(task).pool)
+        decision = with_pool_use(self.machine, decision, pools.assigned(task).pool)
+        return with_preemption(self.machine, decision, task, self.clock.now())
 
     def job_info(self, job_id: str) -> dict[str, Any]:
         self.accepted_item(job_id)

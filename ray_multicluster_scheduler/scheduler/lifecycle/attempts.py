@@ -239,6 +239,7 @@ class Attempts:
         if record.task.runs_actors:
             self._machine.output.clear_timer(timers.start_key(record.task.id, record.attempt))
         code = codes.READY if record.task.runs_actors else codes.STARTED
+        code = codes.RESUMED if _was_preempted(record) else code
         self._machine.transition(record, TaskState.RUNNING, code, sentence, now)
         if record.task.run_timeout is not None:
             key = timers.run_key(record.task.id, record.attempt)
@@ -382,6 +383,14 @@ class Attempts:
     def _cancelled(self, record: TaskRecord, ending: Ending, now: float, code: str = codes.CANCELLED) -> None:
         message = f"{record.task.kind} {record.task.id} was cancelled on {record.cluster}: {ending.sentence}"
         self._machine.complete(record, TaskState.CANCELLED, code, now, message, error="TaskCancelledError")
+
+
+def _was_preempted(record: TaskRecord) -> bool:
+    """Did its previous attempt end by preemption?"""
+    if record.preempted_at is None:
+        return False
+    left = (TaskState.QUEUED, codes.PREEMPTED, record.attempt - 1)
+    return any((step.state, step.code, step.attempt) == left for step in reversed(record.history))
 
 
 def _has_run(event: AttemptFinished, record: TaskRecord) -> bool:

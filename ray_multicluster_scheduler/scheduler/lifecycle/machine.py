@@ -22,7 +22,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.placement.reservation import
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.scheduling_pass import SchedulingPass
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.start_estimate import StartEstimate, estimate_start
 from ray_multicluster_scheduler.scheduler.lifecycle.pool_quota import PoolQuota
-from ray_multicluster_scheduler.scheduler.lifecycle.preemption import Preemption, preemption_rules
+from ray_multicluster_scheduler.scheduler.lifecycle.preemption import Preemption, PreemptionCounts, preemption_rules
 from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import UnmetPrerequisites
 from ray_multicluster_scheduler.scheduler.lifecycle.queue_control import QueueControl
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
@@ -32,6 +32,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, Item
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from ray_multicluster_scheduler.scheduler.policy.verdict import Verdict, verdict
 from ray_multicluster_scheduler.scheduler.pools.pool import Pool
+from ray_multicluster_scheduler.scheduler.pools.preemption_plan import Candidate, NoPlan, PreemptionPlan
 from ray_multicluster_scheduler.scheduler.queue.queue_position import (
     QueuePosition,
     first_positions,
@@ -277,6 +278,26 @@ class SchedulerMachine:
         sentence = f"it would be refused: {full[0]}"
         helps = f"something that waits leaves the queue, or {full[1]} is raised"
         return replace(decision, cluster=None, code=codes.QUEUE_FULL, sentence=sentence, unblocked_by=helps)
+
+    def preemption_plan(self, task_id: str, now: float) -> PreemptionPlan | NoPlan | None:
+        """Which running items would give way to a waiting item, or why none would; None if it is not queued, or if the
+        room for it is being freed already. Changes nothing. Raises KeyError for an unknown id."""
+        record = self._state.records[task_id]
+        if record.group is None or record.room is not None:
+            return None
+        return self._preemption.plan(record.wanted, now, retry=record.retry)
+
+    def preemption_plan_for(self, task: TaskDescription, now: float) -> PreemptionPlan | NoPlan:
+        """The same for an item that was not submitted."""
+        return self._preemption.plan(self._state.pools.assigned(task), now, retry=False)
+
+    def preemption_candidates(self, task_id: str, place: str, now: float) -> list[Candidate]:
+        """Every preemptible item that runs, and why it may or may not give way to this one on a cluster."""
+        return self._preemption.candidates(self._state.records[task_id].wanted, place, now)
+
+    def preemption_counts(self, now: float) -> PreemptionCounts:
+        """Numbers of preemptions since the start, for metrics."""
+        return self._preemption.counts(now)
 
     def queue_full(self, task: TaskDescription, now: float, *, blocked: bool) -> tuple[str, str] | None:
         """Message and next step if the item would be refused now because too many items wait; ``blocked``: it waits for

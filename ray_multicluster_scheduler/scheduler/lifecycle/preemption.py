@@ -7,6 +7,7 @@ the last victim has left.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -28,6 +29,7 @@ from ray_multicluster_scheduler.scheduler.pools.preemption_plan import (
     NoPlan,
     PreemptionPlan,
     RunningItem,
+    Victim,
 )
 from ray_multicluster_scheduler.scheduler.pools.preemption_rules import PreemptionRules, thresholds
 from ray_multicluster_scheduler.scheduler.pools.victim_selection import list_candidates, plan_preemption
@@ -53,12 +55,24 @@ class _Attempt:
     pause_s: float = RETRY_S
 
 
+@dataclass(frozen=True, slots=True)
+class PreemptionCounts:
+    """``victims``: by pool and reason; ``lost_s``: work lost, by pool. An item without a pool counts for pool ''.
+    ``longest_s``: how long the item that is leaving for the longest time has been asked to."""
+
+    victims: Mapping[tuple[str, str], int]
+    lost_s: Mapping[str, float]
+    longest_s: float
+
+
 class Preemption:
     """Makes and carries out plans for items that wait for room or quota."""
 
     def __init__(self, machine: MachineState, prefetch: Prefetch, rules: PreemptionRules) -> None:
         self._machine, self._prefetch, self._rules = machine, prefetch, rules
         self._tries: dict[ShapeGroup, _Attempt] = {}
+        self._victims: Counter[tuple[str, str]] = Counter()
+        self._lost_s: dict[str, float] = {}
 
     # ---- looking for room
 
@@ -159,7 +173,21 @@ class Preemption:
         self._prefetch.recall_cluster(state, "room is freed for another item", now)
         for victim in plan.victims:
             sentence = f"gives way to {record.task.kind} {record.task.id} ({victim.reason.replace('_', ' ')})"
+            self._count(machine.records[victim.id].wanted.pool or "", victim)
             self.stop(machine.records[victim.id], sentence, now, newcomer=record.task.id)
+
+    def _count(self, pool: str, victim: Victim) -> None:
+        self._victims[pool, victim.reason] += 1
+        self._lost_s[pool] = self._lost_s.get(pool, 0.0) + victim.lost_s
+
+    def counts(self, now: float) -> PreemptionCounts:
+        """Since the start, of the pools that there are."""
+        pools = {"", *self._machine.pools.ledger.pools}
+        victims = {key: count for key, count in self._victims.items() if key[0] in pools}
+        lost_s = {pool: seconds for pool, seconds in self._lost_s.items() if pool in pools}
+        leaving = (self._machine.records[one] for one in self._machine.preemptible)
+        asked = [one.preempted_at or now for one in leaving if one.state is TaskState.PREEMPTING]
+        return PreemptionCounts(victims, lost_s, max(0.0, now - min(asked, default=now)))
 
     def stop(self, record: TaskRecord, sentence: str, now: float, *, newcomer: str | None = None) -> None:
         """Let an attempt save its state and stop; it waits in the queue again afterwards."""
@@ -292,12 +320,13 @@ def _newcomer(task: TaskDescription) -> Newcomer:
     )
 
 
-def preemption_rules(settings: Settings, environ: Mapping[str, str] | None = None) -> PreemptionRules:
-    """The rules of the settings. Raises ConfigurationError for an unknown preset."""
+def preemption_rules(settings: Settings) -> PreemptionRules:
+    """The rules of the settings, in which the loader has replaced ``env:NAME``. Raises ConfigurationError for an
+    unknown preset."""
     given = settings.preemption
     label, same_pool = given.label, given.same_pool
     if given.preset is not None:
-        label, same_pool = thresholds(given.preset, environ or {})
+        label, same_pool = thresholds(given.preset, {})
     return PreemptionRules(
         same_pool=same_pool,
         other_pool=given.other_pool,

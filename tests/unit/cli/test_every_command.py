@@ -192,6 +192,7 @@ CASES: dict[str, Case] = {
     "clusters declare-dead": Case(lambda _: ["mac", "--force"], of("clusters/{name}/declare-dead", method="post")),
     "clusters apply": Case(lambda stage: [stage.clusters(), "--dry-run"], of("clusters/apply", method="post")),
     "explain": Case(lambda stage: [stage.waiting()], of("items/{item_id}/explain")),
+    "preempt": Case(lambda stage: [stage.waiting(), "--dry-run"], of("items/{item_id}/preemption")),
     "plan": Case(lambda _: ["--cpus", "1"], of("plan", method="post")),
     "events": Case(
         lambda stage: [stage.running()][1:],

@@ -28,6 +28,7 @@ STATUS: dict[str, Any] = golden_data.STATUS
         ("/api/v1/items", test_top.SEEN["running"], "items"),
         ("/api/v1/items/{item_id}", test_golden_items.FAILED, None),
         ("/api/v1/items/{item_id}/explain", golden_data.STORY, None),
+        ("/api/v1/items/{item_id}/preemption", test_golden_items.PREEMPTION, None),
         ("/api/v1/jobs", test_golden_items.JOBS, "jobs"),
         ("/api/v1/actors", test_golden_items.ACTORS, "actors"),
         ("/api/v1/nodes", test_top.SEEN["nodes"], "nodes"),

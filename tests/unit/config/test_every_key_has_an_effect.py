@@ -11,6 +11,7 @@ import pytest
 
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
 from ray_multicluster_scheduler.control_plane.config.pool_config import PoolConfig
+from ray_multicluster_scheduler.control_plane.config.settings import Preemption
 
 TESTS = Path(__file__).resolve().parents[2]
 
@@ -62,6 +63,7 @@ SETTINGS = {
     "cors_origins": "unit/service/test_browsers.py::test_pages_of_the_cors_origins_are_let_in_and_no_others",
     "serving": "unit/service/test_serving_routes.py::test_instances_are_called_within_the_networks_of_allow",
     "tracing": "unit/service/test_traces.py::test_the_setting_tracing_sends_a_trace_of_a_task_that_succeeded",
+    "preemption": "unit/service/test_preemption_http.py::test_the_settings_reach_the_rules",
     "max_connections": "unit/service/test_up.py::test_there_are_no_more_connections_than_max_connections",
 }
 CLUSTERS = {
@@ -102,14 +104,32 @@ POOLS = {
     "owners": "unit/service/test_pools_http.py::test_a_pool_is_for_its_owners",
 }
 
+PREEMPTION = {
+    "preset": "unit/config/test_load_config.py::test_presets_of_preemption",
+    **dict.fromkeys(
+        (
+            "label",
+            "same_pool",
+            "other_pool",
+            "enable_cross_pool",
+            "label_rules",
+            "min_runtime_s",
+            "cool_down_s",
+            "grace_s",
+        ),
+        "unit/service/test_preemption_http.py::test_the_settings_reach_the_rules",
+    ),
+}
+
 
 def test_no_key_is_without_its_test() -> None:
     assert set(SETTINGS) == set(Settings.model_fields)
     assert set(CLUSTERS) == set(ClusterConfig.model_fields)
     assert set(POOLS) == set(PoolConfig.model_fields)
+    assert set(PREEMPTION) == set(Preemption.model_fields)
 
 
-@pytest.mark.parametrize(("key", "test"), [*SETTINGS.items(), *CLUSTERS.items(), *POOLS.items()])
+@pytest.mark.parametrize(("key", "test"), [*SETTINGS.items(), *CLUSTERS.items(), *POOLS.items(), *PREEMPTION.items()])
 def test_the_named_test_is_there_and_speaks_of_the_key(key: str, test: str) -> None:
     file, name = test.split("::")
     source = _functions(TESTS / file).get(name)

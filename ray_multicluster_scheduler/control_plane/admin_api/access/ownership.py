@@ -157,6 +157,17 @@ def without_hidden_ids(
     return {**explanation, "queue": {**queue, "ahead": ahead}}
 
 
+def without_hidden_victims(
+    report: dict[str, Any], caller: Caller, owner_of_id: Callable[[str], str | None]
+) -> dict[str, Any]:
+    """The report of a preemption without the ids of items that the caller may not see."""
+
+    def shown(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [{**row, "id": visible_id(caller, row["id"], owner_of_id)} for row in rows]
+
+    return {**report, "victims": shown(report["victims"]), "candidates": shown(report["candidates"])}
+
+
 def visible_id(caller: Caller, item_id: str, owner_of_id: Callable[[str], str | None]) -> str:
     """The id, or HIDDEN_ID if the caller may not see the item."""
     return item_id if caller.sees_all or owner_of_id(item_id) == caller.user else HIDDEN_ID

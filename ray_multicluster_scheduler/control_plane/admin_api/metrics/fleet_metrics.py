@@ -14,6 +14,7 @@ from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterVie
 from ray_multicluster_scheduler.scheduler.health.metrics_aggregator import MetricsAggregator
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.scheduler.monitor.prometheus_client import Exposition, Samples
+from ray_multicluster_scheduler.scheduler.pools.preemption_rules import REASONS
 from ray_multicluster_scheduler.serving import SwarmPilotScheduler
 from ray_multicluster_scheduler.serving.metrics import add_serving
 
@@ -28,6 +29,7 @@ def metrics_text(runtime: ServiceRuntime, room: StorageUsage, serving: SwarmPilo
     add_items(out, runtime.machine, runtime.metrics)
     add_clusters(out, runtime.machine, runtime.metrics, runtime.clock.now())
     _add_pools(out, runtime.machine)
+    _add_preemptions(out, runtime.machine, runtime.clock.now())
     _add_store(out, runtime, room)
     add_serving(out, serving)
     sender = runtime.trace_sender
@@ -108,6 +110,21 @@ def _add_pools(out: Exposition, machine: SchedulerMachine) -> None:
     out.gauge("rmcs_pool_borrowed", "What a pool uses beyond its quota.", borrowed)
     waiting = [({"pool": name}, row["waiting"]) for name, row in rows.items()]
     out.gauge("rmcs_pool_waiting", "Unfinished items of a pool that are on no cluster.", waiting)
+
+
+def _add_preemptions(out: Exposition, machine: SchedulerMachine, now: float) -> None:
+    """Pool ``""``: items without a pool. Counts begin at 0, since Prometheus sees no increase from a missing value."""
+    counts, pools = machine.preemption_counts(now), ("", *machine.pools.ledger.pools)
+    victims = [
+        ({"pool": pool, "reason": reason}, counts.victims.get((pool, reason), 0))
+        for pool in pools
+        for reason in sorted(REASONS)
+    ]
+    out.counter("rmcs_preemptions_total", "Items of a pool that were preempted, by reason.", victims)
+    lost = [({"pool": pool}, counts.lost_s.get(pool, 0.0)) for pool in pools]
+    out.counter("rmcs_preemption_lost_seconds_total", "Work of preempted items since they last saved.", lost)
+    longest = "Time since the preemption of the item that has been leaving for the longest time; 0 if none is leaving."
+    out.gauge("rmcs_preemption_longest_seconds", longest, [({}, counts.longest_s)])
 
 
 def _attempts(metrics: MetricsAggregator, names: tuple[str, ...]) -> Samples:

@@ -337,6 +337,14 @@ async def explain(request: Request, item_id: str) -> Response:
     return JsonResponse(ownership.without_hidden_ids(answer, caller, runtime.live_owner))
 
 
+@router.get("/items/{item_id}/preemption", tags=["items"], **described(Rule.SEE, docs.Preemption))
+async def preemption(request: Request, item_id: str) -> Response:
+    """Which running items would give way to a waiting item, or why none would. Changes nothing."""
+    runtime, caller = runtime_of(request), caller_of(request)
+    answer = await runtime.preemption_of(item_id, ownership.see_check(caller))
+    return JsonResponse(ownership.without_hidden_victims(answer, caller, runtime.live_owner))
+
+
 @router.get(
     "/items/{item_id}/result",
     tags=["items"],

@@ -164,6 +164,33 @@ class Explanation(_Pooled):
     history: list[dict[str, Any]] = optional("Every step, oldest first.")
 
 
+class Preemption(ApiModel):
+    id: str = required()
+    state: str = required(example="QUEUED")
+    code: str = required("WOULD_PREEMPT, or why nothing is stopped for it.", "WOULD_PREEMPT")
+    sentence: str = required("The same as a sentence.", "1 item would give way on mac")
+    cluster: str | None = required("Where it would start.", "mac")
+    victims: list[dict[str, Any]] = required(
+        "The items that would stop.",
+        [{"id": "train-7", "reason": "same_pool_priority", "priority": 0, "lost_s": 120.0}],
+    )
+    candidates: list[dict[str, Any]] = required(
+        "Preemptible items that run, and why each may or may not give way; at most 50.",
+        [
+            {
+                "id": "train-7",
+                "cluster": "mac",
+                "priority": 0,
+                "lost_s": 120.0,
+                "rank": 1,
+                "code": "same_pool_priority",
+                "sentence": "its priority is lower",
+            }
+        ],
+    )
+    total: int = required("The number of preemptible items that run.", 1)
+
+
 SUBMISSIONS: dict[str, Any] = {
     "job": {"task": NIGHTLY},
     "without an id": {"task": _UNNAMED},
