@@ -175,7 +175,9 @@ class Restore:
             self._machine.output.add(AdoptAttempt(task.id, record.attempt, fence, cluster))
         else:
             ahead: Ahead = "queue" if row.place == "ahead" else ""
-            self._machine.output.add(Dispatch(task.id, record.attempt, fence, cluster, ahead, again=True, saved=record.saved))
+            self._machine.output.add(
+                Dispatch(task.id, record.attempt, fence, cluster, ahead, again=True, saved=record.saved)
+            )
             if row.place == "held" and row.decision is not None and row.decision.code == codes.SENT_AHEAD:
                 self._machine.output.add(StartAttempt(task.id, record.attempt, cluster))
         if record.started_at is not None:
