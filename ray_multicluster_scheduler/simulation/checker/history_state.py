@@ -222,6 +222,7 @@ class HistoryState:
         self.undisturbed_since = 0.0
         """Since when there was no fault and no intervention."""
         self._limits = dict(settings.owners)
+        self._draining: set[str] = set()
         self._live_by_owner: dict[str, dict[str, ItemState]] = {}
         self._handlers: dict[type, Any] = {
             events.Submitted: self._submitted,
@@ -396,12 +397,18 @@ class HistoryState:
 
     def _pool_changed(self, at: float, event: events.PoolChanged) -> None:
         self.pools[event.pool.name] = event.pool
+        self._draining.discard(event.pool.name)
 
     def _pool_deleted(self, at: float, event: events.PoolDeleted) -> None:
         """A pool that is used drains: its quota holds for the items that it has."""
+        self._draining.add(event.name)
+        self._drop_drained(event.name)
+
+    def _drop_drained(self, name: str) -> None:
         unfinished = (one for one in self.items.values() if one.state is None or not one.state.terminal)
-        if not any(one.task.pool == event.name for one in unfinished):
-            self.pools.pop(event.name, None)
+        if not any(one.task.pool == name for one in unfinished):
+            self.pools.pop(name, None)
+            self._draining.discard(name)
 
     def _cluster_changed(self, at: float, event: events.ClusterChanged) -> None:
         if event.metadata is None:
@@ -573,6 +580,8 @@ class HistoryState:
             self._begin_attempt(item, step, at)
         elif item.live and step.state not in LIVE:
             self._end_attempt(item, at)
+        if step.state.terminal and item.task.pool in self._draining:
+            self._drop_drained(item.task.pool)
         if step.state is TaskState.QUEUED and (step.code == "PREEMPTED" or before is TaskState.PREEMPTING):
             item.resumes = True
         if item.is_waiting:

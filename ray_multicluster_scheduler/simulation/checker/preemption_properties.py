@@ -30,9 +30,7 @@ class OnlyPreemptibleItemsGiveWay(StateProperty):
     """By the item and its pool, as they are at that moment."""
 
     name = "only_preemptible_items_give_way"
-    sentence = (
-        "No item is preempted that is not preemptible, or in a protected pool, or has not run its `min_runtime_s`."
-    )
+    sentence = "No item is preempted that is not preemptible, in a protected pool, or has not run its `min_runtime_s`."
 
     def before_line(self, entry: Entry, state: HistoryState) -> None:
         if type(entry.content) is not Persist:
@@ -102,10 +100,12 @@ class _PlanProperty(StateProperty):
 
 
 class NothingIsStoppedForNobody(_PlanProperty):
-    """A newcomer that can not start after all gives the room back in bounded time, unless the control plane restarts."""
+    """A newcomer that cannot start gives the room back in bounded time, counted anew after a restart."""
 
     name = "nothing_is_stopped_for_nobody"
-    sentence = "Nothing is preempted without a newcomer that starts when the last victim has left, or gives the room back soon."
+    sentence = (
+        "Nothing is preempted without a newcomer that starts once the victims have left, or gives the room back soon."
+    )
 
     def before_line(self, entry: Entry, state: HistoryState) -> None:
         plan = self._update(entry, state)
@@ -123,9 +123,7 @@ class FreedRoomIsKept(_PlanProperty):
     changed."""
 
     name = "freed_room_is_kept"
-    sentence = (
-        "Until a newcomer starts, no other item is placed on the room that only victims of it left or will leave."
-    )
+    sentence = "Until a newcomer starts, no other item is placed on the room that its victims leave."
 
     def before_line(self, entry: Entry, state: HistoryState) -> None:
         if type(entry.content) is Persist and is_new_attempt(entry.content, state):

@@ -119,6 +119,11 @@ def test_user_errors_never_open_a_breaker() -> None:
     assert broken("user_errors_never_open_a_breaker") == []
 
 
+@pytest.mark.parametrize("first", range(1, 101, 10))
+def test_every_guarantee_holds_in_a_storm_of_preemptions(first: int) -> None:
+    assert [f"seed {seed}: {one}" for seed in range(first, first + 10) for one in judged(seed, "storm")[1]] == []
+
+
 @pytest.mark.slow
 def test_more_runs_keep_every_guarantee() -> None:
     for style in (None, "pools"):

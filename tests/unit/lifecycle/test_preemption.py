@@ -9,7 +9,7 @@ from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle import events, timers
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Dispatch, PreemptAttempt
 from ray_multicluster_scheduler.scheduler.pools.pool import Pool
-from tests.unit.lifecycle.driver import Driver, ready, task
+from tests.unit.lifecycle.driver import Driver, actor, ready, task
 from tests.unit.lifecycle.test_restore import reborn, timer
 
 AT_ONCE: dict[str, Any] = {"preemption": {"min_runtime_s": 0, "cool_down_s": 0, "grace_s": 10}}
@@ -127,6 +127,43 @@ class TestGivingWay:
         driver.stopped(victim)
         assert driver.state(victim) is TaskState.CANCELLED
         assert list(driver.sent_to(ever=False)) == ["urgent"]
+
+
+class TestLookingForRoom:
+    def test_without_a_plan_it_is_tried_again_later_and_less_and_less_often(self) -> None:
+        driver = full(preemption={"min_runtime_s": 3, "cool_down_s": 0, "grace_s": 10})
+        assert plans(driver) == []
+        assert timer(driver, timers.PREEMPT) == driver.now + 1
+        driver.now += 1
+        assert plans(driver) == []
+        assert timer(driver, timers.PREEMPT) == driver.now + 2
+        driver.now += 2
+        assert len(plans(driver)) == 1
+
+    def test_nothing_is_tried_once_nothing_could_leave(self) -> None:
+        driver = full()
+        for one in ("low1", "low2"):
+            driver.send(events.PriorityChanged(one, 9))
+        assert plans(driver) == []
+        assert timers.PREEMPT not in driver.machine.timers
+
+    def test_what_starts_no_work_displaces_nothing(self) -> None:
+        preemption = full().machine._preemption
+        connects = actor("one", 0, priority=9)
+        assert connects.actor is not None
+        connects = replace(connects, requirements={}, actor=replace(connects.actor, adopt=True, placement={}))
+        assert preemption._may_preempt(task("one", priority=9))
+        assert not preemption._may_preempt(connects)
+
+    def test_the_candidates_are_listed_with_their_reasons(self) -> None:
+        driver = full()
+        found = driver.machine._preemption.candidates(task("one", priority=5), "a", driver.now)
+        assert {one.id for one in found} == {"low1", "low2"}
+
+    def test_what_runs_on_a_removed_cluster_is_no_victim(self) -> None:
+        driver = full()
+        driver.send(events.ClusterChanged("a", None))
+        assert list(driver.machine._preemption.running_items()) == []
 
 
 class TestQuota:
