@@ -126,7 +126,7 @@ def test_every_guarantee_holds_in_a_storm_of_preemptions(first: int) -> None:
 
 @pytest.mark.slow
 def test_more_runs_keep_every_guarantee() -> None:
-    for style in (None, "pools"):
+    for style in (None, "pools", "storm"):
         assert [f"seed {seed} {style}: {one}" for seed in MORE_SEEDS for one in judged(seed, style)[1]] == []
 
 
