@@ -52,6 +52,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "clusters show": ("rmcs clusters show mac",),
     "clusters check": ("rmcs clusters check mac",),
     "explain": ("rmcs explain last", "rmcs explain NO_CAPACITY"),
+    "preempt": ("rmcs preempt --dry-run last", "rmcs preempt --dry-run task-9f3c -o json"),
     "plan": (
         "rmcs plan --cpus 16 --require-tag linux",
         "rmcs plan --cpus 16 --pool train",
