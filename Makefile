@@ -32,7 +32,7 @@ test-full: setup setup-ray setup-ray-old setup-node setup-promtool ## Run all te
 	@exec "$(BIN)/python" -m pytest -m "" $(ARGS)
 
 # The pure core. Its two I/O drivers are left out; integration tests cover them.
-CORE := queue policy cluster lifecycle
+CORE := queue policy cluster lifecycle pools
 
 coverage: setup ## Measure branch coverage of the pure core by its unit tests; fails below 100 %
 	@"$(BIN)/python" -m pytest $(foreach part,$(CORE),tests/unit/$(part)) tests/unit/scenarios -q -n 2 --hypothesis-seed=0 \

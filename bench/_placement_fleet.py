@@ -17,6 +17,7 @@ from ray_multicluster_scheduler.common.model import (
     TaskDescription,
 )
 from ray_multicluster_scheduler.scheduler.lifecycle import events
+from ray_multicluster_scheduler.scheduler.pools.pool import Pool
 
 SHAPES = 1000
 PYTHON = "3.11.9"
@@ -67,13 +68,22 @@ def snapshot(one: SyntheticCluster, now: float, free: list[dict[str, float]]) ->
     return ResourceSnapshot(name, now, nodes, "agent", session_id=f"session of {name}", python_version=PYTHON)
 
 
-def item(task_id: str, shape: int, clusters: list[SyntheticCluster], now: float) -> TaskDescription:
+def synthetic_pools(count: int, clusters: list[SyntheticCluster]) -> list[Pool]:
+    """Pools in cohorts of five, which share the CPUs of the fleet equally."""
+    cpus = sum(node["CPU"] for one in clusters if one.usable for node in one.nodes)
+    return [
+        Pool(name=f"pool-{number}", quota={"CPU": cpus / count}, cohort=f"cohort-{number // 5}")
+        for number in range(count)
+    ]
+
+
+def item(task_id: str, shape: int, clusters: list[SyntheticCluster], now: float, pools: int = 0) -> TaskDescription:
     """A task of 1 CPU in one of :data:`SHAPES` shapes: ten owners, five wishes, twenty sizes of memory.
 
     All need one CPU, so that the end of any item makes room for any other.
     """
     owner, wanted, size = shape % _OWNERS, shape // _OWNERS % _WISHES, shape // (_OWNERS * _WISHES)
-    values: dict[str, object] = {}
+    values: dict[str, object] = {"pool": f"pool-{shape % pools}"} if pools else {}
     some = clusters[shape % min(2, len(clusters))].metadata.name
     match wanted:
         case 1:
@@ -92,7 +102,7 @@ def item(task_id: str, shape: int, clusters: list[SyntheticCluster], now: float)
         owner=f"owner-{owner}",
         function_digest=f"function-{shape}",
         submitted_at=now,
-        **values,  # type: ignore[arg-type]  # three keys that a match chose
+        **values,  # type: ignore[arg-type]  # keys chosen above
     )
 
 

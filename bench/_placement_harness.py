@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from bench._naive import differences, evaluate
-from bench._placement_fleet import PYTHON, fleet, introductions
+from bench._placement_fleet import PYTHON, fleet, introductions, synthetic_pools
 from ray_multicluster_scheduler.common.model import Resources, SchedulingDecision, TaskDescription
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView, NodeView
@@ -48,11 +48,14 @@ class Sample:
 class PlacementHarness:
     """Feeds events, times each call of ``handle``, and keeps the running items."""
 
-    def __init__(self, clusters: int, settings: Settings, clock: Clock = time.perf_counter_ns) -> None:
+    def __init__(self, clusters: int, settings: Settings, clock: Clock = time.perf_counter_ns, pools: int = 0) -> None:
         self.clusters = fleet(clusters)
         self.settings = settings
         self._clock = clock
-        self.machine = SchedulerMachine(settings, [one.metadata for one in self.clusters], local_python=PYTHON)
+        described = [one.metadata for one in self.clusters]
+        self.machine = SchedulerMachine(
+            settings, described, local_python=PYTHON, pools=synthetic_pools(pools, self.clusters)
+        )
         self.now = 1000.0
         self.running: list[Placed] = []
         self.dispatched: list[Placed] = []

@@ -64,19 +64,20 @@ def cold(clusters: int, seconds: float, samples: int, clock: Clock = time.perf_c
 
 
 def steady(
-    clusters: int, queued: int, seconds: float, samples: int, clock: Clock = time.perf_counter_ns
+    clusters: int, queued: int, seconds: float, samples: int, clock: Clock = time.perf_counter_ns, pools: int = 0
 ) -> dict[str, Any]:
     """A full fleet and a full queue of :data:`SHAPES` shapes; one completion, one pass, one dispatch.
 
     In each iteration: AttemptFinished (with its start, so no Started), which dispatches another item; that one's
-    DispatchAccepted; and Submitted of a new one of the same shape. All of them count.
+    DispatchAccepted; and Submitted of a new one of the same shape. All of them count. With ``pools``, each item belongs
+    to one of so many, and no decision is checked.
     """
-    harness = PlacementHarness(clusters, Settings(max_queue=10 * queued), clock)
+    harness = PlacementHarness(clusters, Settings(max_queue=10 * queued), clock, pools)
     chance = random.Random(clusters)
     numbers = iter(range(10**9))
 
     def one_of(shape: int) -> Any:
-        return item(f"t{next(numbers)}/{shape}", shape, harness.clusters, harness.now)
+        return item(f"t{next(numbers)}/{shape}", shape, harness.clusters, harness.now, pools)
 
     def refill(placed: Iterable[Placed]) -> None:
         for one in placed:
@@ -96,7 +97,7 @@ def steady(
     while harness.queued < queued:  # some of them were still placed
         harness.submit(one_of(harness.queued % SHAPES))
     figures = _figures(harness, turn, seconds, samples)
-    if queued <= SHAPES:
+    if queued <= SHAPES and not pools:
         figures["wrong"] += _wrongly_waiting(harness)
     return {"clusters": clusters, "queued": harness.queued, "bytes_per_item": size, **figures}
 

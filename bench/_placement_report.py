@@ -9,6 +9,8 @@ from typing import Any
 AT = 20
 """The fleet for which floors and aims are given."""
 
+POOLS = 50
+
 _NAMED_WRONGS = 10
 
 
@@ -55,6 +57,7 @@ def _long(key: str, inner: str | None = None) -> Callable[[dict[str, Any]], floa
 FLOORS = (
     Promise(f"cold, {AT} clusters: at least 3,000 decisions/s", _rate("cold"), least=3000),
     Promise(f"steady, {AT} clusters: at least 10,000 completions/s", _rate("steady"), least=10_000),
+    Promise(f"steady with {POOLS} pools: at least 0.8 x without", lambda one: one["pooled"]["ratio"], least=0.8),
     Promise("long queue: steady costs at most 1.5 x that with 1,000", _long("cost_ratio"), most=1.5),
     Promise("long queue: p99 of handle() at most 5 ms", _long("handle_ms", "p99"), most=5.0),
     Promise("long queue: less than 1 KB for each item beyond its payload", _long("bytes_per_item"), most=1023.9),
@@ -68,10 +71,14 @@ AIMS = (
 
 
 def report(
-    cold: list[dict[str, Any]], steady: list[dict[str, Any]], long_queue: dict[str, Any] | None, to_check: int
+    cold: list[dict[str, Any]],
+    steady: list[dict[str, Any]],
+    pooled: dict[str, Any],
+    long_queue: dict[str, Any] | None,
+    to_check: int,
 ) -> dict[str, Any]:
-    """The whole run as plain data; ``long_queue`` is another steady loop, on a fleet of ``steady``."""
-    loops = [*cold, *steady, *([long_queue] if long_queue else [])]
+    """The whole run as plain data; ``pooled`` and ``long_queue`` are other steady loops, on a fleet of ``steady``."""
+    loops = [*cold, *steady, pooled, *([long_queue] if long_queue else [])]
     document: dict[str, Any] = {
         "cold": cold,
         "steady": steady,
@@ -79,8 +86,9 @@ def report(
         "to_check": to_check,
         "wrong": [text for one in loops for text in one.pop("wrong")],
     }
+    usual = next(one for one in steady if one["clusters"] == pooled["clusters"])
+    document["pooled"] = {**pooled, "ratio": round(pooled["per_s"] / usual["per_s"], 3)}
     if long_queue is not None:
-        usual = next(one for one in steady if one["clusters"] == long_queue["clusters"])
         document["long_queue"] = {**long_queue, "cost_ratio": round(usual["per_s"] / long_queue["per_s"], 3)}
     for name, promises in (("floors", FLOORS), ("aims", AIMS)):
         verdicts = (promise.verdict(document) for promise in promises)
@@ -92,6 +100,8 @@ def table(document: dict[str, Any]) -> str:
     """The report as printed text."""
     lines = ["cold: each item a new shape, the ledger changed before each decision", *_rows(document["cold"]), ""]
     lines += ["steady: 1,000 shapes queued; one completion, one pass, one dispatch", *_rows(document["steady"]), ""]
+    pooled = document["pooled"]
+    lines += [f"steady with {POOLS} pools: {pooled['ratio']:.2f} x without", *_rows([pooled]), ""]
     if "long_queue" in document:
         queue = document["long_queue"]
         lines += [f"steady with {queue['queued']:,} queued", *_rows([queue])]

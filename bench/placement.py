@@ -6,7 +6,7 @@ cold    Every item is of a new shape and the queue is empty. Per iteration Attem
         also SnapshotTaken of some cluster, then Submitted (the decision) and DispatchAccepted: decisions/s.
 steady  1,000 shapes are queued and the fleet is full. Per iteration AttemptFinished with its start (which dispatches
         another item), DispatchAccepted of that one, and Submitted of one that takes its place in the queue:
-        completions/s. Once more with a million queued.
+        completions/s. Once more with a million queued, and once with 50 pools that share the fleet.
 
 Rates count only the time inside these calls of handle(); each is the median of five slices. `cpu` is the share of CPU
 time that this process got; on a shared machine, `--clock cpu` counts only that. Bytes per item: growth of the resident
@@ -28,7 +28,7 @@ from typing import Any
 from bench._placement_fleet import SHAPES
 from bench._placement_harness import Clock
 from bench._placement_loops import cold, steady
-from bench._placement_report import AT, report, table
+from bench._placement_report import AT, POOLS, report, table
 
 _CLOCKS: dict[str, Clock] = {"wall": time.perf_counter_ns, "cpu": time.thread_time_ns}
 _QUICK = {"seconds": 0.3, "queued": 20_000, "checks": 100}
@@ -54,12 +54,14 @@ def run(clusters: Sequence[int], seconds: float, queued: int, checks: int, clock
         colds.append(_alone(cold(count, seconds, each, clock)))
         _say(f"steady, {count} clusters, {SHAPES:,} queued")
         steadies.append(_alone(steady(count, SHAPES, seconds, each, clock)))
+    fleet = AT if AT in clusters else clusters[0]
+    _say(f"steady, {fleet} clusters, {POOLS} pools")
+    pooled = _alone(steady(fleet, SHAPES, seconds, 0, clock, POOLS))
     long_queue = None
     if queued:
-        fleet = AT if AT in clusters else clusters[0]
         _say(f"steady, {fleet} clusters, {queued:,} queued")
         long_queue = _alone(steady(fleet, queued, seconds, each, clock))
-    return report(colds, steadies, long_queue, checks)
+    return report(colds, steadies, pooled, long_queue, checks)
 
 
 def _alone(figures: dict[str, Any]) -> dict[str, Any]:

@@ -36,14 +36,15 @@ from ray_multicluster_scheduler.common.model.item_fields import KINDS, ItemField
 from ray_multicluster_scheduler.common.model.submit_options import options_of
 from ray_multicluster_scheduler.control_plane.admin_api.http.app import ROUTERS
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.document import DocumentedApp
-from ray_multicluster_scheduler.control_plane.config import cluster_config, settings
+from ray_multicluster_scheduler.control_plane.config import cluster_config, pool_config, settings
 
 CONFIG = "ray_multicluster_scheduler.control_plane.config"
 TROUBLESHOOTING = Path(package.__file__).parent / "cli" / "troubleshooting.md"
 
 _ABOUT_CONFIGURATION = """\
-`clusters.yaml` has two parts, `settings` (all optional) and `clusters` (a list). Unknown keys are refused. Each setting
-is also an environment variable, `RMCS_<NAME>`; mappings and lists are given as JSON there."""
+`clusters.yaml` has three parts: `settings` (all optional), `clusters` (a list) and `pools` (an optional list). Unknown
+keys are refused. Each setting is also an environment variable, `RMCS_<NAME>`; mappings and lists are given as JSON
+there."""
 
 _ABOUT_ITEMS = """\
 The keyword arguments of `submit_task`, `submit_actor`, `submit_job` and `submit_gang`, and the fields of an item in
@@ -134,6 +135,7 @@ def configuration_page() -> str:
             settings.Threshold,
             settings.RetryBackoff,
             settings.OwnerLimits,
+            settings.Preemption,
             settings.ServiceTls,
             settings.Serving,
             settings.Tracing,
@@ -142,6 +144,9 @@ def configuration_page() -> str:
         "At least one of `head_address` and `dashboard` is needed; a cluster with only the former takes no jobs.",
         _table(cluster_config.ClusterConfig, "cluster_config"),
         *_with_heading(cluster_config, cluster_config.Tls),
+        "## pools",
+        f"{pool_config.PoolConfig.__doc__} [Pools](../concepts/pools.md) explains them.",
+        _table(pool_config.PoolConfig, "pool_config"),
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -28,9 +28,9 @@ from mutants import Mutant, mutants
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "ray_multicluster_scheduler"
-FOLDERS = [f"{PACKAGE}/scheduler/{name}" for name in ("queue", "policy", "cluster", "lifecycle")]
+FOLDERS = [f"{PACKAGE}/scheduler/{name}" for name in ("queue", "policy", "cluster", "lifecycle", "pools")]
 LEFT_OUT = {"task_lifecycle_manager.py", "transition_log.py"}  # they do I/O
-TESTS = [f"tests/unit/{name}" for name in ("queue", "policy", "cluster", "lifecycle", "scenarios")]
+TESTS = [f"tests/unit/{name}" for name in ("queue", "policy", "cluster", "lifecycle", "pools", "scenarios")]
 PYTEST = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-p", "quick_hypothesis"]
 PROFILE = """
 import resource

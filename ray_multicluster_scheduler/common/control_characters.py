@@ -1,8 +1,8 @@
 """Control characters in text of users: refused in identifiers, escaped in logs and on terminals.
 
-Identifiers (ids, owners, keys, tags, names of actors) are one line without control characters. Free text (names,
-reasons, sentences; the name of a job is its command line) is accepted as it is, and escaped wherever it is shown, so
-that it can neither begin another line nor control a terminal.
+Identifiers (ids, owners, keys, tags, labels, pools, names of actors) are one line without control characters. Free
+text (names, reasons, sentences; the name of a job is its command line) is accepted as it is, and escaped wherever it is
+shown, so that it can neither begin another line nor control a terminal.
 """
 
 from __future__ import annotations
@@ -70,6 +70,8 @@ def _identifiers(task: TaskDescription) -> Iterable[tuple[str, str | None]]:
     for name in ("tags", "require_tags", "allow_clusters", "deny_clusters", "after"):
         yield from ((name, one) for one in getattr(task, name) or ())
     yield "preferred_cluster", task.preferred_cluster
+    yield "pool", task.pool
+    yield from (("labels", one) for pair in task.labels.items() for one in pair)
     if task.actor is not None:
         yield "The name of the actor", task.actor.public_name
         yield "ray_name", task.actor.ray_name

@@ -49,6 +49,17 @@ def columns(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     )
 
 
+def pool_facts(item: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Labels, pool and what protects it from preemption, as far as they are set: names and values for people."""
+    facts = {
+        "labels": ", ".join(f"{name}={text}" for name, text in (item.get("labels") or {}).items()),
+        "pool": item.get("pool"),
+        "preemptible": None if item.get("preemptible") is None else "yes" if item["preemptible"] else "no",
+        "runs at least": f"{item['min_runtime_s']:g} s" if item.get("min_runtime_s") else None,
+    }
+    return [(name, str(value)) for name, value in facts.items() if value]
+
+
 def decision_rows(decision: SchedulingDecision | Mapping[str, Any]) -> list[CandidateRow]:
     """One row per candidate, in the order of the decision."""
     data = decision if isinstance(decision, Mapping) else decision.to_dict()
@@ -70,7 +81,13 @@ def decision_text(decision: SchedulingDecision | Mapping[str, Any], draw: DrawTa
     if data.get("unblocked_by"):
         helps = "Only this would help:" if never else "It can continue when"
         head += f"\n{helps} {escaped(data['unblocked_by'])}."
+    head += "".join(f"\n{line}" for line in pool_lines(data))
     return f"{head}\n{rows_text(lines, draw)}" if lines else head
+
+
+def pool_lines(decision: Mapping[str, Any]) -> list[str]:
+    """What is used of the quota for which the item waits, one line for each resource."""
+    return [f"Quota of its pool: {escaped(one['sentence'])}" for one in decision.get("pool_use") or ()]
 
 
 def rows_text(rows: Sequence[CandidateRow], draw: DrawTable = columns) -> str:

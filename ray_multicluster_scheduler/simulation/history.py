@@ -17,6 +17,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import ClusterMetadata
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Instruction
+from ray_multicluster_scheduler.scheduler.pools.pool import Pool
 from ray_multicluster_scheduler.simulation import wire
 
 EndKind = Literal["succeeded", "failed", "crashed", "cancelled", "lease", "died"]
@@ -26,11 +27,12 @@ Parts: TypeAlias = Mapping[str, Mapping[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class RunSetup:
-    """The first line: the settings that differ from the defaults, and the clusters of the run."""
+    """The first line: the settings that differ from the defaults, the clusters and the configured pools of the run."""
 
     at: float
     settings: Mapping[str, Any]
     clusters: tuple[ClusterMetadata, ...]
+    pools: tuple[Pool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +161,9 @@ def to_dict(line: HistoryLine) -> dict[str, Any]:
             data["event"] = wire.to_dict("event", event)
         case InstructionIssued(instruction=instruction):
             data["instruction"] = wire.to_dict("instruction", instruction)
-        case RunSetup(clusters=clusters):
+        case RunSetup(clusters=clusters, pools=pools):
             data["clusters"] = [one.to_dict() for one in clusters]
+            data["pools"] = [one.to_dict() for one in pools]
     return data
 
 
@@ -181,6 +184,7 @@ def from_dict(data: Mapping[str, Any]) -> HistoryLine:
             given["instruction"] = wire.from_dict("instruction", given["instruction"])
         elif kind is RunSetup:
             given["clusters"] = tuple(ClusterMetadata.from_dict(one) for one in given["clusters"])
+            given["pools"] = tuple(Pool.from_dict(one) for one in given.get("pools", ()))
         elif kind is StateDump:
             given["waiting"] = {task_id: (code, text) for task_id, (code, text) in given["waiting"].items()}
             given |= {key: tuple(given[key]) for key in ("open_breakers", "left", "unequal")}

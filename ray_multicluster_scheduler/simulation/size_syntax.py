@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
+from ray_multicluster_scheduler.common.model.checks import plain_number
 from ray_multicluster_scheduler.common.model.resources import parse_resources
 
 _GROUP = re.compile(r"\s*(?:(\d+)\s*[x×]\s*)?\{([^{}]*)\}\s*")
@@ -63,6 +65,14 @@ def parse_time(text: object) -> float:
             next_step="subtract the first time from all of them",
         )
     return time
+
+
+def parse_priority(text: str) -> float:
+    """A finite number; a whole one without a fraction. Raises ValueError."""
+    priority = float(text)
+    if not math.isfinite(priority):
+        raise ValueError(text)
+    return plain_number(priority)
 
 
 def _number(part: str, text: str) -> float:

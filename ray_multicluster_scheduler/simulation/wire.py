@@ -17,8 +17,9 @@ from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterProblem
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Event
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Instruction, Transition
-from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending
-from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow, SentRow
+from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending, FreedRoom
+from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow, PoolRow, SentRow
+from ray_multicluster_scheduler.scheduler.pools.pool import Pool
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding
 
 _KINDS: dict[str, dict[str, Any]] = {
@@ -43,6 +44,8 @@ def _item_row(data: Mapping[str, Any]) -> ItemRow:
     for name, kind in (("ending", Ending), ("holding", Holding)):
         if given[name] is not None:
             given[name] = kind(**given[name])
+    if given.get("room") is not None:
+        given["room"] = FreedRoom(**{**given["room"], "leave": tuple(given["room"]["leave"])})
     if given["decision"] is not None:
         given["decision"] = SchedulingDecision.from_dict(given["decision"])
     return ItemRow(**given)
@@ -58,11 +61,17 @@ def _owner_row(data: Mapping[str, Any]) -> OwnerRow:
     return OwnerRow(data["name"], data["paused"], None if limits is None else OwnerLimits.model_validate(limits))
 
 
+def _pool_row(data: Mapping[str, Any]) -> PoolRow:
+    return PoolRow(data["name"], None if data["pool"] is None else Pool.from_dict(data["pool"]))
+
+
 # How to read a field by its name; all others are plain data. None stays None.
 _READERS: dict[str, Callable[[Any], Any]] = {
     "items": lambda rows: tuple(_item_row(row) for row in rows),
     "clusters": lambda rows: tuple(_cluster_row(row) for row in rows),
     "owners": lambda rows: tuple(_owner_row(row) for row in rows),
+    "pools": lambda rows: tuple(_pool_row(row) for row in rows),
+    "pool": Pool.from_dict,
     "sent": lambda rows: tuple(SentRow(**row) for row in rows),
     "limits": OwnerLimits.model_validate,
     "task": TaskDescription.from_dict,
@@ -77,7 +86,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-_ROWS = (ItemRow, ClusterRow, OwnerRow, SentRow)
+_ROWS = (ItemRow, ClusterRow, OwnerRow, PoolRow, SentRow)
 
 
 def _plain_fields(value: Any) -> dict[str, Any]:
@@ -87,7 +96,7 @@ def _plain_fields(value: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, (*_ROWS, Ending, Holding, ClusterProblem)):
+    if isinstance(value, (*_ROWS, Ending, FreedRoom, Holding, ClusterProblem)):
         return _plain_fields(value)
     if isinstance(value, tuple) and value and isinstance(value[0], (*_ROWS, Transition)):
         return [_plain(one) for one in value]

@@ -199,7 +199,7 @@ class AsyncVerbs:
         Raises ConfigurationError."""
         await self._threads.call(self._scheduler.set_owner_limits, owner, **limits)
 
-    async def set_priority(self, item: ItemRef, priority: int) -> None:
+    async def set_priority(self, item: ItemRef, priority: float) -> None:
         """Change the priority with which an item waits; higher numbers go first. Raises UnknownItemError."""
         await self._threads.call(self._scheduler.set_priority, item, priority)
 

@@ -48,7 +48,7 @@ class ItemOptions(TypedDict, total=False):
     fallback: str
     allow_clusters: Sequence[str] | None
     deny_clusters: Sequence[str] | None
-    priority: int
+    priority: float
     owner: str | None
     retries: int | None
     crash_retries: int | None
@@ -62,6 +62,10 @@ class ItemOptions(TypedDict, total=False):
     after: Sequence[Any] | None
     start_after: float | datetime | timedelta | None
     runtime_env: Mapping[str, Any] | None
+    labels: Mapping[str, str] | None
+    pool: str | None
+    preemptible: bool | None
+    min_runtime_s: float | None
 
 
 class TaskOptions(ItemOptions, total=False):
@@ -105,7 +109,7 @@ class LimitOptions(TypedDict, total=False):
     max_queued: int | None
     max_running: int | None
     max_gpus: float | None
-    max_priority: int | None
+    max_priority: float | None
 
 
 def common_fields(options: Mapping[str, Any], kind: str, settings: Settings, tags: object) -> dict[str, Any]:
@@ -292,7 +296,7 @@ def _class_names(given: object, what: str) -> tuple[str, ...]:
 
 def _seconds(value: object, what: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < MAX_SECONDS:
-        raise ConfigurationError(f"{what} is {value!r}.", next_step="give seconds above 0, or None for no limit")
+        raise ConfigurationError(f"{what} is {value!r}.", next_step="give seconds above 0, or leave it out")
     return float(value)
 
 
@@ -310,18 +314,27 @@ def _text_by_name(given: object, what: str) -> dict[str, str]:
         raise ConfigurationError(f"{what} is {given!r}.", next_step='give a mapping such as {"team": "weather"}')
     for key, value in given.items():
         if not isinstance(key, str) or not isinstance(value, str):
-            raise ConfigurationError(
-                f"{what}[{key!r}] is {value!r}.", next_step="Ray keeps text only: give str keys and str values"
-            )
+            raise ConfigurationError(f"{what}[{key!r}] is {value!r}.", next_step="give keys and values as text")
     return dict(given)
+
+
+def _labels(given: object, what: str) -> dict[str, str]:
+    labels = _text_by_name(given, what)
+    if not item_fields.are_labels(labels):
+        raise ConfigurationError(
+            f"{what} is {str(given)[:100]}.", next_step=f"give {what} as {item_fields.LABELS.words}"
+        )
+    return labels
 
 
 _READERS: Mapping[Values, Callable[[Any, str], Any]] = {
     item_fields.TEXT: _text,
+    item_fields.NAME: _text,
     item_fields.TEXTS: _texts,
     item_fields.CLASS_NAMES: _class_names,
     item_fields.ITEM_IDS: _ids,
     item_fields.TEXT_BY_NAME: _text_by_name,
+    item_fields.LABELS: _labels,
     item_fields.FLAG: lambda value, _: bool(value),
     item_fields.COUNT: valid_integer,
     item_fields.CONCURRENCY: valid_integer,

@@ -40,7 +40,7 @@ class QueueVerbs(ABC):
         runtime, task_id = self._item(item, "release")
         runtime.post_user_event(scheduler_events.ReleaseRequested(task_id))
 
-    def set_priority(self, item: ItemRef, priority: int) -> None:
+    def set_priority(self, item: ItemRef, priority: float) -> None:
         """Change the priority with which an item waits; higher numbers go first. Raises UnknownItemError."""
         runtime, task_id = self._item(item, "set_priority")
         runtime.post_user_event(scheduler_events.PriorityChanged(task_id, valid_priority(priority)))

@@ -542,8 +542,9 @@ class UnifiedScheduler(JobVerbs, QueueVerbs):
         since: int | None = None,
     ) -> EventIterator:
         """Live events: iterate with `for` or `async for`. Every filter given has to match, each by any of its words;
-        ``types`` are transition, decision, cluster, action (the default) and telemetry. With ``since``, the number of
-        an event, known events after it come first. Raises ConfigurationError."""
+        ``types`` are transition, decision, cluster, action, pool_changed (the default), telemetry, preempted and
+        resumed (see docs/events.md). With ``since``,
+        the number of an event, known events after it come first. Raises ConfigurationError."""
         given = {"types": types, "id": id, "owner": owner, "cluster": cluster, "state": state, "kind": kind}
         if since is not None and (isinstance(since, bool) or not isinstance(since, int) or since < 0):
             raise ConfigurationError(f"since is {since!r}.", next_step="give the number of an event")

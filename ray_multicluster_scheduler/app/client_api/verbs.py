@@ -304,8 +304,9 @@ def events(
     since: int | None = None,
 ) -> EventIterator:
     """Live events: iterate with `for` or `async for`. Every filter given has to match, each by any of its words;
-    ``types`` are transition, decision, cluster, action (the default) and telemetry. With ``since``, the number of
-    an event, known events after it come first. Raises ConfigurationError."""
+    ``types`` are transition, decision, cluster, action, pool_changed (the default), telemetry, preempted and
+    resumed (see docs/events.md). With ``since``,
+    the number of an event, known events after it come first. Raises ConfigurationError."""
     return active_scheduler().events(
         types=types, id=id, owner=owner, cluster=cluster, state=state, kind=kind, since=since
     )
@@ -328,7 +329,7 @@ def release(item: ItemRef) -> None:
     active_scheduler().release(item)
 
 
-def set_priority(item: ItemRef, priority: int) -> None:
+def set_priority(item: ItemRef, priority: float) -> None:
     """Change the priority with which an item waits; higher numbers go first. Raises UnknownItemError."""
     active_scheduler().set_priority(item, priority)
 

@@ -69,6 +69,7 @@ def _listed(collection: str, offer: Callable[[dict[str, Any]], tuple[str, str]])
 
 clusters = _listed("clusters", lambda row: (str(row["name"]), str(row["state"])))
 owners = _listed("owners", lambda row: (str(row["owner"]), f"{row['waiting']} waiting, {row['running']} running"))
+pools = _listed("pools", lambda row: (str(row["name"]), f"{row['waiting']} waiting, {row['running']} running"))
 tokens = _listed(
     "tokens", lambda row: (str(row["id"]), f"{row['user']} {','.join(row['roles'])} {row['note']}".strip())
 )

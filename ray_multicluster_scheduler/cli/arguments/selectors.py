@@ -11,7 +11,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError, Unkn
 LAST, ALL = "last", "all"
 KINDS = ("task", "actor", "job", "gang")
 WAITING = ("PENDING", "QUEUED", "RETRYING")
-UNFINISHED = ("PENDING", "QUEUED", "DISPATCHING", "RUNNING", "RETRYING", "LOST")
+UNFINISHED = ("PENDING", "QUEUED", "DISPATCHING", "RUNNING", "PREEMPTING", "RETRYING", "LOST")
 STATES = (*UNFINISHED, "SUCCEEDED", "FAILED", "CANCELLED")
 _MAX_NAMED = 5
 _PAGE = 1000

@@ -39,6 +39,7 @@ def check(
     report = {
         "source": found.source,
         "clusters": list(found.names),
+        "pools": [one.name for one in found.pools],
         "settings": sorted(found.settings.model_fields_set),
         "warnings": [one.to_dict() for one in warnings],
     }
@@ -50,7 +51,8 @@ def verdict(found: FleetConfig, warnings: list[ConfigWarning]) -> str:
     keys = sorted(found.settings.model_fields_set)
     count = f"{len(found.names)} cluster{'' if len(found.names) == 1 else 's'} ({', '.join(found.names)})"
     settings = f"settings: {', '.join(keys)}" if keys else "all settings have their defaults"
-    lines = [f"{found.source} {'is valid, with warnings' if warnings else 'is valid'}: {count}; {settings}"]
+    pools = f"; pools: {', '.join(one.name for one in found.pools)}" if found.pools else ""
+    lines = [f"{found.source} {'is valid, with warnings' if warnings else 'is valid'}: {count}{pools}; {settings}"]
     for one in warnings:
         lines += [f"! {one.sentence}", f"    What to do: {one.fix} (more: rmcs explain {one.code})"]
     return "\n".join(lines)

@@ -23,7 +23,7 @@ from ray_multicluster_scheduler.cli.service.client import Address, Service, api_
 from ray_multicluster_scheduler.cli.service.item_wait import POLL_S, retry_while_away
 from ray_multicluster_scheduler.common.exception import ServiceUnavailableError, UnknownItemError
 
-_TYPES = ("transition", "decision", "cluster", "action", "telemetry")
+_TYPES = ("transition", "decision", "cluster", "action", "pool_changed", "preempted", "resumed", "telemetry")
 _REPLAY_TIMEOUT_S = 30.0
 """Past events come without a pause, with the number up to which the service has searched."""
 _MAX_LAST = 1_000_000
@@ -37,7 +37,8 @@ def events(
         str | None,
         typer.Option(
             "--types",
-            help="Only these, with commas: transition, decision, cluster, action, telemetry.",
+            help="Only these, with commas: transition, decision, cluster, action, pool_changed, preempted, "
+            "resumed, telemetry.",
             autocompletion=completion.words(*_TYPES),
         ),
     ] = None,
@@ -248,6 +249,8 @@ def _event_text(event: dict[str, Any]) -> str:
             details = " ".join(f"{key}={_first_line(one)}" for key, one in (event.get("details") or {}).items() if one)
             text = " ".join(filter(None, (event.get("action"), event.get("subject"), details)))
             return f"action of {event.get('user') or 'an unknown user'}: {text}"
+        case "pool_changed":
+            return f"pool {event['pool']}: {event['change']}"
         case "missed":
             return f"events {event['from']} to {event['to']} were missed; request them with --since {event['from'] - 1}"
     known = ("type", "number", "at")

@@ -15,7 +15,7 @@ from ray_multicluster_scheduler.cli.service.client import Address, api_path, con
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List the owners of items, and set their limits.")
 NAMES = ("weight", "max_queued", "max_running", "max_gpus", "max_priority")
 TITLES = ("OWNER", "WAITING", "RUNNING", *(name.replace("_", " ").upper() for name in NAMES), "LIMITS FROM", "PAUSED")
-_INTEGERS = ("max_queued", "max_running", "max_priority")
+_INTEGERS = ("max_queued", "max_running")
 _Name = Annotated[str, typer.Argument(metavar="OWNER", help="The name of an owner.", autocompletion=completion.owners)]
 
 
@@ -94,7 +94,7 @@ def owners_table(rows: Sequence[dict[str, Any]]) -> FittingTable:
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     values = [row["limits"][name] for name in NAMES]
-    limits = ["–" if one is None else str(one) if isinstance(one, int) else f"{one:g}" for one in values]
+    limits = ["–" if one is None else str(one) if isinstance(one, int) else f"{one:.10g}" for one in values]
     paused = "no" if row["paused"] is None else f"yes: {row['paused']}" if row["paused"] else "yes"
     source = "set later" if row["changed"] else "settings"
     return row["owner"] or "–", str(row["waiting"]), str(row["running"]), *limits, source, paused

@@ -63,6 +63,9 @@ PreferredCluster = Annotated[
     str | None, field_option("preferred_cluster", "--preferred-cluster", autocompletion=completion.clusters)
 ]
 
+Labels = Annotated[list[str] | None, field_option("labels", "--label", "as KEY=VALUE; may be repeated")]
+Pool = Annotated[str | None, field_option("pool", "--pool", autocompletion=completion.pools)]
+
 
 @with_ray_options
 def submit(
@@ -100,8 +103,12 @@ def submit(
     tag: Tags = None,
     require_tag: RequiredTags = None,
     preferred_cluster: PreferredCluster = None,
-    priority: Annotated[int, field_option("priority", "--priority")] = 0,
+    priority: Annotated[float, field_option("priority", "--priority")] = 0,
     retries: Annotated[int | None, field_option("retries", "--retries")] = None,
+    label: Labels = None,
+    pool: Pool = None,
+    preemptible: Annotated[bool | None, field_option("preemptible", "--preemptible/--no-preemptible")] = None,
+    min_runtime: Annotated[float | None, field_option("min_runtime_s", "--min-runtime", metavar="SECONDS")] = None,
     timeout: Timeout = None,
     cancel_on_interrupt: CancelOnInterrupt = False,
     output: Output = Format.table,
@@ -119,7 +126,13 @@ def submit(
     if not any(word.strip() for word in entrypoint):
         raise typer.BadParameter("it is empty; give a command, such as python train.py.", param_hint="ENTRYPOINT")
     _check_not_empty(
-        {"--name": name, "--submission-id": submission_id, "--job-id": job_id, "--working-dir": working_dir}
+        {
+            "--name": name,
+            "--submission-id": submission_id,
+            "--job-id": job_id,
+            "--working-dir": working_dir,
+            "--pool": pool,
+        }
     )
     held = {"CPU": entrypoint_num_cpus, "GPU": entrypoint_num_gpus, "memory": entrypoint_memory}
     options: dict[str, Any] = {
@@ -138,6 +151,10 @@ def submit(
         "preferred_cluster": preferred_cluster,
         "priority": priority,
         "retries": retries,
+        "labels": labels_of(label),
+        "pool": pool,
+        "preemptible": preemptible,
+        "min_runtime_s": min_runtime,
     }
     service = connection.service
     service.get(api_path("fleet"))  # the client library would wait for a service that does not answer
@@ -228,6 +245,8 @@ def plan(
     require_tag: RequiredTags = None,
     preferred_cluster: PreferredCluster = None,
     fallback: Annotated[Fallback, field_option("fallback", "--fallback")] = "any",
+    label: Labels = None,
+    pool: Pool = None,
     config: Config = None,
     output: Output = Format.table,
     address: Address = None,
@@ -250,6 +269,8 @@ def plan(
             require_tags=require_tag or None,
             preferred_cluster=preferred_cluster,
             fallback=fallback,
+            labels=labels_of(label),
+            pool=pool,
         )
     emit(decision.to_dict(), output, lambda: plan_text(decision))
     if decision.code == "QUEUE_FULL" or fails_at_once(decision_rows(decision)):
@@ -278,6 +299,14 @@ def requested_resources(
             raise typer.BadParameter(f"{text!r} is not NAME=AMOUNT, such as tpu=2.", param_hint="--resource") from None
     given = {"CPU": cpus, "GPU": gpus, "memory": memory}
     return {**amounts, **{name: value for name, value in given.items() if value is not None}}
+
+
+def labels_of(texts: list[str] | None) -> dict[str, str] | None:
+    """The labels that these options name. Raises BadParameter."""
+    for text in texts or ():
+        if not text.partition("=")[0] or "=" not in text:
+            raise typer.BadParameter(f"{text!r} is not KEY=VALUE, such as team=nlp.", param_hint="--label")
+    return {name: value for name, _, value in (text.partition("=") for text in texts)} if texts else None
 
 
 def runtime_env_of(file: Path | None, text: str | None, working_dir: str | None) -> dict[str, Any] | None:

@@ -220,7 +220,7 @@ def release(item_ids: _Waiting, output: Output = Format.table, address: Address 
 @app.command(context_settings={"ignore_unknown_options": True})  # -3 is a number here
 def priority(
     item_id: _One,
-    number: Annotated[int, typer.Argument(metavar="N", help="Higher numbers go first; the default is 0.")],
+    number: Annotated[float, typer.Argument(metavar="N", help="Higher numbers go first; the default is 0.")],
     output: Output = Format.table,
     address: Address = None,
 ) -> None:
@@ -231,7 +231,7 @@ def priority(
     service = connect(address)
 
     def outcome(answer: dict[str, Any]) -> str:
-        text = f"has priority {number} {'now' if answer['changed'] else 'already'}"
+        text = f"has priority {answer['priority']} {'now' if answer['changed'] else 'already'}"
         waits = str(answer["state"]) in WAITING
         return text if waits else f"{text}, which counts if it is retried: it is {answer['state']}"
 

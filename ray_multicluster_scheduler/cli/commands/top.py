@@ -23,7 +23,7 @@ from ray_multicluster_scheduler.cli.top.state import AHEAD, MAX_ROWS, View, pars
 from ray_multicluster_scheduler.common.exception import ConfigurationError, NotAllowedError, SchedulerError
 
 ANSWER_S = 10.0
-_RUNNING = ("DISPATCHING", "RUNNING")
+_RUNNING = ("DISPATCHING", "RUNNING", "PREEMPTING")
 """States in the pane of running items."""
 _RESIZE_S = 0.25
 """Interval of checks for another terminal size."""
@@ -76,6 +76,7 @@ def fetch(service: Service, wanted: RowCounts = _INITIAL) -> dict[str, Any]:
         "version": service.get(api_path("fleet"))["version"],
         "clusters": current_clusters(service),
         "nodes": service.get(api_path("nodes"))["nodes"],
+        "pools": service.get(api_path("pools"))["pools"],
         "queue": queue["waiting"],
         "running": running,
         "counts": {"queue": queue["depth"], "running": run},

@@ -116,6 +116,8 @@ def item_facts(item: Mapping[str, Any], now: float) -> Group:
     """All facts of one item; if it failed, also the full message and the tracebacks."""
     from rich.console import Group
 
+    from ray_multicluster_scheduler.common.tables import pool_facts
+
     done = (item.get("outcome") or {}).get("completion") or {}
     sentence, failed = str(item.get("sentence") or ""), item["state"] != "SUCCEEDED"
     message = str(done.get("message") or "") if failed else ""
@@ -124,6 +126,7 @@ def item_facts(item: Mapping[str, Any], now: float) -> Group:
         "kind": item.get("kind"),
         "name": item.get("name"),
         "owner": item.get("owner"),
+        **dict(pool_facts(item)),
         "state": state_cell(item["state"]),
         "cluster": item.get("cluster"),
         "attempt": item.get("attempt"),

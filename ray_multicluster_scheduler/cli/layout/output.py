@@ -27,7 +27,14 @@ bound are cut there (``most`` of a FittingTable)."""
 _DEFAULT_WIDTH = 80
 """Columns of a terminal that does not report its size."""
 _NUMBERS = re.compile(r"[\d.]+")
-_STYLES = {"SUCCEEDED": "green", "RUNNING": "cyan", "FAILED": "red", "LOST": "red", "RETRYING": "yellow"}
+_STYLES = {
+    "SUCCEEDED": "green",
+    "RUNNING": "cyan",
+    "PREEMPTING": "yellow",
+    "FAILED": "red",
+    "LOST": "red",
+    "RETRYING": "yellow",
+}
 
 
 class Format(StrEnum):

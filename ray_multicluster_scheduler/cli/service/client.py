@@ -65,6 +65,7 @@ _SHOWN_BY = {
     "items": "rmcs task show {}",
     "clusters": "rmcs clusters show {}",
     "owners": "rmcs owner show {}",
+    "pools": "rmcs pool list",
     "tokens": "rmcs token list",
     "queue": "rmcs status",
     "serving": "rmcs serving list",

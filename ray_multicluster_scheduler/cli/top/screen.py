@@ -10,6 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
+from ray_multicluster_scheduler.cli.commands.pool import pools_table
 from ray_multicluster_scheduler.cli.layout.cluster_tables import GIB, load_table
 from ray_multicluster_scheduler.cli.layout.item_tables import items_table, waiting_table
 from ray_multicluster_scheduler.cli.layout.table import FittingTable
@@ -64,6 +65,7 @@ class TopScreen:
         lines = [line for one in parts for line in console.render_lines(one, options, pad=False)[:1]]
         lines += console.render_lines(table, options, pad=False)[: self.room + 1]
         if self.view.pane == "clusters":
+            lines += self._pools_below(console, options, (self._height - 1 - len(lines)) // 2)
             lines += self._queue_below(console, options, self._height - 1 - len(lines))
         lines = lines[: max(0, self._height - 1)]
         lines += [[] for _ in range(self._height - 1 - len(lines))]
@@ -72,6 +74,13 @@ class TopScreen:
             yield from Segment.adjust_line_length(line, width, pad=False)
             if number < len(lines) - 1:
                 yield Segment.line()
+
+    def _pools_below(self, console: Console, options: ConsoleOptions, room: int) -> list[list[Segment]]:
+        """An empty line and the use of the pools, as many as there is room for; nothing if there are no pools."""
+        pools = self._data.get("pools")
+        if not pools or room < 3:
+            return []
+        return [[], *console.render_lines(pools_table(pools[:room]), options, pad=False)][:room]
 
     def _queue_below(self, console: Console, options: ConsoleOptions, room: int) -> list[list[Segment]]:
         """An empty line, the number of waiting items, and the next ones, as many as there is room for."""

@@ -13,11 +13,15 @@ def valid_integer(value: object, what: str) -> int:
     return value
 
 
-def valid_priority(value: object) -> int:
-    """The value. Raises ConfigurationError if it is not a priority."""
-    priority = valid_integer(value, "priority")
-    if abs(priority) > MAX_PRIORITY:
+def valid_priority(value: object) -> float:
+    """The value, as :func:`plain_number` returns it. Raises ConfigurationError if it is not a priority."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= MAX_PRIORITY:
         raise ConfigurationError(
-            f"priority is {priority}.", next_step=f"give a whole number between {-MAX_PRIORITY} and {MAX_PRIORITY}"
+            f"priority is {value!r}.", next_step=f"give a number between {-MAX_PRIORITY} and {MAX_PRIORITY}"
         )
-    return priority
+    return plain_number(value)
+
+
+def plain_number(value: float) -> float:
+    """The same number; a whole one without a fraction, so that it is shown as 5, not as 5.0."""
+    return int(value) if value % 1 == 0 else float(value)

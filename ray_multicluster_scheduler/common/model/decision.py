@@ -97,6 +97,8 @@ class SchedulingDecision:
     sentence: str
     candidates: Sequence[CandidateReport] = ()
     unblocked_by: str | None = None
+    pool_use: Sequence[Mapping[str, Any]] = ()
+    """If the item waits for the quota of its pool, and for people: each resource of that quota, with its use."""
 
     def __str__(self) -> str:
         """For people: the sentence, and a table of all clusters."""
@@ -115,7 +117,8 @@ class SchedulingDecision:
         return replace(self, sentence=f"{self.sentence}; {compare_to_others(self.candidates)}")
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(replace(self, candidates=tuple(self.candidates)))
+        data = asdict(replace(self, candidates=tuple(self.candidates)))
+        return data if self.pool_use else {name: value for name, value in data.items() if name != "pool_use"}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:

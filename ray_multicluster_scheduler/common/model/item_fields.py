@@ -21,6 +21,8 @@ RESERVED_IDS = frozenset({"all", "last"})
 """Commands use these for other items, so no item may have one as its id."""
 MAX_PRIORITY = 1_000_000
 """The highest priority of an item; its negative is the lowest."""
+MAX_LABELS = 64
+MAX_LABEL_LENGTH = 256
 MAX_SECONDS = 100 * 365 * 86_400.0
 _LARGEST_INTEGER = 2**53
 _LATEST_TIME = 1e11
@@ -97,6 +99,12 @@ def _is_runtime_env(value: Mapping[str, Any]) -> bool:
     return texts and _is_nested_at_most(value)
 
 
+def are_labels(value: Mapping[str, str]) -> bool:
+    """Are there few enough, and are names and texts short enough?"""
+    short = all(name and max(len(name), len(text)) <= MAX_LABEL_LENGTH for name, text in value.items())
+    return short and len(value) <= MAX_LABELS
+
+
 _TEXT_SCHEMA = {"type": "string"}
 ID = Values(
     words="1 to 256 characters, no /, neither . nor .., which no address can name, nor all or last, which commands use",
@@ -117,11 +125,21 @@ TEXTS = Values(words="a list of texts")
 CLASS_NAMES = Values(words="a list of texts")
 ITEM_IDS = Values(words="a list of texts")
 TEXT_BY_NAME = Values(words="texts by name")
+LABELS = Values(
+    words=f"at most {MAX_LABELS} texts by name, with names of 1 to {MAX_LABEL_LENGTH} characters and texts of at most "
+    f"{MAX_LABEL_LENGTH}",
+    max_length=MAX_LABELS,
+    accepts=are_labels,
+    json_schema={
+        "propertyNames": {"minLength": 1, "maxLength": MAX_LABEL_LENGTH},
+        "additionalProperties": {**_TEXT_SCHEMA, "maxLength": MAX_LABEL_LENGTH},
+    },
+)
 FLAG = Values(words="true or false")
 COUNT = Values(words=f"a whole number from 0 to {_LARGEST_INTEGER}", ge=0, le=_LARGEST_INTEGER)
 CONCURRENCY = Values(words=f"a whole number from 1 to {_LARGEST_INTEGER}", ge=1, le=_LARGEST_INTEGER)
 RESTARTS = Values(words=f"a whole number from -1 to {_LARGEST_INTEGER}", ge=-1, le=_LARGEST_INTEGER)
-PRIORITY = Values(words=f"a whole number from {-MAX_PRIORITY} to {MAX_PRIORITY}", ge=-MAX_PRIORITY, le=MAX_PRIORITY)
+PRIORITY = Values(words=f"a number from {-MAX_PRIORITY} to {MAX_PRIORITY}", ge=-MAX_PRIORITY, le=MAX_PRIORITY)
 SECONDS = Values(words="seconds above 0", gt=0, lt=MAX_SECONDS)
 TIME = Values(words="seconds since 1970", ge=0, lt=_LATEST_TIME)
 AMOUNT = Values(words="an amount", ge=0, lt=float(_LARGEST_INTEGER**2))
@@ -141,11 +159,12 @@ Paths: TypeAlias = Annotated[tuple[Annotated[str, PATH], ...], TEXTS]
 ClassNames: TypeAlias = Annotated[tuple[str, ...], CLASS_NAMES]
 ItemIds: TypeAlias = Annotated[tuple[str, ...], ITEM_IDS]
 TextByName: TypeAlias = Annotated[Mapping[str, str], TEXT_BY_NAME]
+Labels: TypeAlias = Annotated[Mapping[str, str], LABELS]
 Flag: TypeAlias = Annotated[bool, FLAG]
 Count: TypeAlias = Annotated[int, COUNT]
 Concurrency: TypeAlias = Annotated[int, CONCURRENCY]
 Restarts: TypeAlias = Annotated[int, RESTARTS]
-Priority: TypeAlias = Annotated[int, PRIORITY]
+Priority: TypeAlias = Annotated[float, PRIORITY]
 Seconds: TypeAlias = Annotated[float, SECONDS]
 Time: TypeAlias = Annotated[float, TIME]
 ResourceAmounts: TypeAlias = Annotated[Mapping[str, Annotated[float, AMOUNT]], RESOURCES]

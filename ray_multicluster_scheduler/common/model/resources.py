@@ -37,7 +37,9 @@ def parse_size(text: str) -> float:
     return float(match.group(1)) * _UNITS[unit]
 
 
-def parse_resources(given: Mapping[str, object] | None, *, what: str = "resource_requirements") -> dict[str, float]:
+def parse_resources(
+    given: Mapping[str, object] | None, *, what: str = "resource_requirements", keep_zeros: bool = False
+) -> dict[str, float]:
     """Check and normalise what a user gave. Raises ConfigurationError that names the key."""
     if given is None:
         return {}
@@ -54,7 +56,7 @@ def parse_resources(given: Mapping[str, object] | None, *, what: str = "resource
         if name in amounts:
             raise ConfigurationError(f"{what} names {name} twice.", next_step="keep one of the two spellings")
         amount = _amount(name, key, value, what)
-        if amount:
+        if amount or keep_zeros:
             amounts[name] = amount
     return amounts
 

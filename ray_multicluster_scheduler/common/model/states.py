@@ -10,12 +10,14 @@ CANCEL_GRACE_S = 2.0
 
 
 class TaskState(StrEnum):
-    """One at a time. RUNNING means that the work was seen to start, not that it was sent."""
+    """One at a time. RUNNING means that the work was seen to start, not that it was sent; PREEMPTING that it was asked
+    to save its state and stop."""
 
     PENDING = "PENDING"
     QUEUED = "QUEUED"
     DISPATCHING = "DISPATCHING"
     RUNNING = "RUNNING"
+    PREEMPTING = "PREEMPTING"
     RETRYING = "RETRYING"
     LOST = "LOST"
     SUCCEEDED = "SUCCEEDED"

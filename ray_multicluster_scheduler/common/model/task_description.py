@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self, get_origin
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model.actor_description import ActorDescription
+from ray_multicluster_scheduler.common.model.checks import plain_number
 from ray_multicluster_scheduler.common.model.gang_description import GangDescription, GangShape
 from ray_multicluster_scheduler.common.model.item_fields import (
     ALL_KINDS,
@@ -22,6 +23,8 @@ from ray_multicluster_scheduler.common.model.item_fields import (
     Id,
     ItemIds,
     Kind,
+    Labels,
+    Name,
     Paths,
     Priority,
     ResourceAmounts,
@@ -37,6 +40,8 @@ from ray_multicluster_scheduler.common.model.resources import Resources, at_leas
 
 Fallback = Literal["any", "wait"]
 Keep = Literal["cluster"]
+POOL_FIELDS = ("labels", "pool", "preemptible", "min_runtime_s")
+"""The fields that pools and preemption read. What shows an item shows those that are set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +148,36 @@ class TaskDescription:
         FieldSpec("cluster: a value of more than 1 MiB stays on its cluster until it is requested.", ("task",)),
     ] = None
     streams: Annotated[Flag, FieldSpec("Its code is a generator, whose values are read while it runs.")] = False
+    labels: Annotated[
+        Labels,
+        FieldSpec(
+            'Labels of the item, such as {"team": "nlp"} (tags describe clusters): they choose a pool and decide who '
+            "may preempt whom.",
+            ALL_KINDS,
+        ),
+    ] = field(default_factory=dict)
+    pool: Annotated[
+        Name | None, FieldSpec("The pool whose quota it uses; by default that of its labels or its owner.", ALL_KINDS)
+    ] = None
+    preemptible: Annotated[
+        Flag | None,
+        FieldSpec(
+            "Whether it may be stopped, after saving, for the sake of other work, and resumed later; by default as its "
+            "pool says, else no.",
+            ALL_KINDS,
+        ),
+    ] = None
+    min_runtime_s: Annotated[
+        Seconds | None,
+        FieldSpec("The seconds that each of its attempts runs before it may be preempted.", ALL_KINDS),
+    ] = None
     repeats: Annotated[
         Text | None, FieldSpec("The item that it is a retry of; the route retry sets it.", internal=True)
     ] = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.priority, float):
+            object.__setattr__(self, "priority", plain_number(self.priority))
         if self.kind == "job" and self.job is None:
             raise ConfigurationError(
                 f"job {self.id} has no entrypoint.",
@@ -173,11 +203,11 @@ class TaskDescription:
                 raise ConfigurationError(
                     f"{key} is {getattr(self, key)!r}.", task_id=self.id, next_step="give a whole number, 0 or more"
                 )
-        for key in ("run_timeout", "queue_timeout"):
+        for key in ("run_timeout", "queue_timeout", "min_runtime_s"):
             value = getattr(self, key)
             if value is not None and not value > 0:
                 raise ConfigurationError(
-                    f"{key} is {value!r}.", task_id=self.id, next_step="give seconds above 0, or None for no limit"
+                    f"{key} is {value!r}.", task_id=self.id, next_step="give seconds above 0, or leave it out"
                 )
 
     def _part_mismatch(self, part: str, example: str) -> ConfigurationError:
@@ -235,6 +265,12 @@ class TaskDescription:
         return None if self.gang is None else self.gang.shape
 
     @property
+    def pool_fields(self) -> dict[str, Any]:
+        """Those of POOL_FIELDS that are set, by name."""
+        values = {"labels": dict(self.labels), **{name: getattr(self, name) for name in POOL_FIELDS[1:]}}
+        return {name: value for name, value in values.items() if value not in (None, {})}
+
+    @property
     def payload_digests(self) -> tuple[str | None, ...]:
         """The digests of its payloads, each as often as it is used."""
         if self.gang is None:
@@ -243,7 +279,7 @@ class TaskDescription:
 
     def to_dict(self) -> dict[str, Any]:
         data = {name: getattr(self, name) for name in _FIELDS}
-        for name in ("requirements", "runtime_env"):
+        for name in ("requirements", "runtime_env", "labels"):
             data[name] = dict(data[name])
         for name in ("job", "actor", "gang"):
             if data[name] is not None:
@@ -292,9 +328,10 @@ _CONTENT_FIELDS = (
     "after",
     "start_after",
     "keep",
+    *POOL_FIELDS,
 )
-"""Fields by which two items differ. Names, priorities, retries and time limits do not: the first one's hold for
-both."""
+"""Fields by which two items differ. Names, priorities, retries and time limits do not: the first one's hold for both.
+Pool, labels and what protects from preemption do: an item uses its own quota, and is stopped only as it permits."""
 
 
 def content_key(task: TaskDescription, sources: Sequence[str] = ()) -> str:

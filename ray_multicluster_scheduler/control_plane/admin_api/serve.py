@@ -29,6 +29,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.http.uvicorn_protocols i
 from ray_multicluster_scheduler.control_plane.config import FleetConfig
 from ray_multicluster_scheduler.control_plane.config.home import expanded
 from ray_multicluster_scheduler.control_plane.runtime.item import wait_for
+from ray_multicluster_scheduler.control_plane.runtime.pools import check_stored_pools
 from ray_multicluster_scheduler.control_plane.runtime.service.address_changes import check_moved, store_addresses
 from ray_multicluster_scheduler.control_plane.runtime.service.retention import Retention
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
@@ -68,6 +69,7 @@ def serve(
             try:
                 store.sweep_files()
                 check_moved(store, config.clusters, moved)
+                check_stored_pools(store, config.pools)
                 store_addresses(store, config.clusters)
                 access, made = _access(config, store, folder, listening, say)
                 runtime = ServiceRuntime(config, store)

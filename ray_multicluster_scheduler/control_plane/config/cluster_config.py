@@ -23,7 +23,7 @@ from ray_multicluster_scheduler.common.model import ClusterMetadata, parse_resou
 from ray_multicluster_scheduler.control_plane.config.environment_spec import normalise_runtime_env
 from ray_multicluster_scheduler.control_plane.config.settings import Strict
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _NOT_FOR_PLACEMENT = {"auth_token", "auth_token_path", "tls", "connector_python", "agent_port", "agent_address"}
 _CONNECTION_FIELDS = (
     *("dashboard", "head_address", "auth_token", "auth_token_path", "tls"),
@@ -128,7 +128,7 @@ class ClusterConfig(Strict):
     @field_validator("name")
     @classmethod
     def _name_is_usable(cls, value: str) -> str:
-        if not _NAME.fullmatch(value):
+        if not NAME.fullmatch(value):
             rule = "begin with a letter or a digit, then use letters, digits, '_', '-' and '.'; at most 63"
             raise ValueError(f"{value!r} is not a valid name of a cluster: {rule}")
         return value

@@ -1,4 +1,4 @@
-"""FleetConfig: settings and clusters, validated and frozen."""
+"""FleetConfig: settings, clusters and pools, validated and frozen."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.config.cluster_config import ClusterConfig
 from ray_multicluster_scheduler.control_plane.config.environment_spec import absolute_paths
 from ray_multicluster_scheduler.control_plane.config.home import expanded
+from ray_multicluster_scheduler.control_plane.config.pool_config import PoolConfig, pool_problem
 from ray_multicluster_scheduler.control_plane.config.settings import Settings, Strict
 from ray_multicluster_scheduler.control_plane.config.validation_errors import (
     AT_A_PLACE,
@@ -25,10 +26,11 @@ from ray_multicluster_scheduler.control_plane.config.yaml_text import NO_LINES, 
 
 
 class FleetConfig(Strict):
-    """Settings and clusters. ``source`` names their origin in messages; relative paths start at ``base_dir``."""
+    """Settings, clusters and pools. ``source`` names their origin in messages; relative paths start at ``base_dir``."""
 
     settings: Settings = Settings()
     clusters: tuple[ClusterConfig, ...]
+    pools: tuple[PoolConfig, ...] = ()
     source: str = "an argument"
     base_dir: Path = Path()
 
@@ -39,6 +41,9 @@ class FleetConfig(Strict):
         for number, sentence in _repeated_names(self.names):
             place = ("clusters", number, "name")
             raise PydanticCustomError(AT_A_PLACE, "{words}", {"words": sentence, "place": place})
+        problem = pool_problem(self.pools, self.names)
+        if problem is not None:
+            raise PydanticCustomError(AT_A_PLACE, "{words}", {"words": problem[1], "place": problem[0]})
         return self
 
     @property
@@ -65,6 +70,7 @@ def build_fleet(
     base_dir: Path,
     variables: Mapping[str, str] | None = None,
     lines: LineIndex = NO_LINES,
+    pools: Sequence[Any] = (),
 ) -> FleetConfig:
     """Validate plain data. ``variables`` names the environment variable of each setting that has one; ``lines`` belongs
     to the text of the data.
@@ -74,7 +80,7 @@ def build_fleet(
     rows = [row if isinstance(row, ClusterConfig) else dict(row) for row in clusters]
     try:
         fleet = FleetConfig.model_validate(
-            {"settings": dict(settings), "clusters": rows, "source": source, "base_dir": base_dir}
+            {"settings": dict(settings), "clusters": rows, "pools": pools, "source": source, "base_dir": base_dir}
         )
     except ValidationError as error:
         # The validator for repeated names runs only when nothing else is wrong.
@@ -84,7 +90,12 @@ def build_fleet(
             for number, sentence in _repeated_names(names)
         ]
         raise validation_error(
-            source, error, rows=rows, variables=variables or {}, lines=lines, repeated=repeated
+            source,
+            error,
+            rows={"clusters": rows, "pools": pools},
+            variables=variables or {},
+            lines=lines,
+            repeated=repeated,
         ) from None
     if lines.duplicates:
         raise config_error(source, (), lines=lines)

@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.control_plane.config.cluster_config import Clust
 from ray_multicluster_scheduler.control_plane.config.fleet_config import FleetConfig, build_fleet
 from ray_multicluster_scheduler.control_plane.config.home import expanded, rmcs_home
 from ray_multicluster_scheduler.control_plane.config.missing_config import NothingConfiguredError
-from ray_multicluster_scheduler.control_plane.config.settings import Settings
+from ray_multicluster_scheduler.control_plane.config.settings import PRESETS, Settings
 from ray_multicluster_scheduler.control_plane.config.validation_errors import (
     NEXT_STEP,
     TOP_KEYS,
@@ -38,11 +38,12 @@ def load_config(
 ) -> FleetConfig:
     """Argument → ``$RMCS_CONFIG`` → ``$RMCS_CLUSTERS`` → the usual files. Raises ConfigurationError.
 
-    Settings in the environment override those of a file; a FleetConfig is taken as it is.
+    Settings in the environment override those of a file; a FleetConfig is taken as it is, but for the preset of
+    preemption.
     """
     here = (cwd or Path.cwd()).absolute()
     if isinstance(argument, FleetConfig):
-        return argument
+        return _with_preset(argument, environ)
     if isinstance(argument, (str, Path)):
         return _from_file(here / expanded(argument, "The argument"), environ, origin="")
     if argument is None:
@@ -91,22 +92,22 @@ def config_from(
 
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """The two parts of a configuration, not yet validated, with their line numbers."""
+    """The parts of a configuration, not yet validated, with their line numbers."""
 
     settings: Mapping[str, Any]
     clusters: Sequence[Any]
     source: str
     lines: LineIndex = NO_LINES
+    pools: Sequence[Any] = ()
 
     @classmethod
     def parse(cls, data: object, source: str, lines: LineIndex = NO_LINES) -> _Document:
         if not isinstance(data, Mapping):
             what = "is empty" if data is None else f"holds {_kind(data)} at its top level"
-            raise ConfigurationError(
-                f"{source} {what}; expected the keys {' and '.join(TOP_KEYS)}.", next_step=NEXT_STEP
-            )
+            raise ConfigurationError(f"{source} {what}; expected the keys {', '.join(TOP_KEYS)}.", next_step=NEXT_STEP)
         settings: Any = data.get("settings") or {}
         clusters: Any = data.get("clusters")
+        pools: Any = data.get("pools") or []
         found = [
             ConfigProblem(f"{key}: {unknown_key(str(key), TOP_KEYS)}", lines.line_of((key,)))
             for key in data
@@ -120,30 +121,51 @@ class _Document:
             what = "is missing or empty" if clusters is None else f"holds {_kind(clusters)}"
             sentence = f"clusters {what}; expected a list of clusters, each with a name"
             found.append(ConfigProblem(sentence, lines.line_of(("clusters",))))
+        if not isinstance(pools, list):
+            found.append(ConfigProblem(f"pools: expected a list, got {_kind(pools)}", lines.line_of(("pools",))))
         if found:
             raise config_error(source, found, lines=lines)
-        return cls(settings, clusters, source, lines)
+        return cls(settings, clusters, source, lines, pools)
 
 
 def _build(document: _Document, environ: Mapping[str, str], base_dir: Path) -> FleetConfig:
-    no_clusters = [
-        ConfigProblem(
-            f"clusters[{number}]: expected a mapping, got {_kind(row)}", document.lines.line_of(("clusters", number))
-        )
-        for number, row in enumerate(document.clusters)
+    no_mappings = [
+        ConfigProblem(f"{key}[{number}]: expected a mapping, got {_kind(row)}", document.lines.line_of((key, number)))
+        for key, rows in (("clusters", document.clusters), ("pools", document.pools))
+        for number, row in enumerate(rows)
         if not isinstance(row, (Mapping, ClusterConfig))
     ]
-    if no_clusters:
-        raise config_error(document.source, no_clusters, lines=document.lines)
+    if no_mappings:
+        raise config_error(document.source, no_mappings, lines=document.lines)
     overrides, variables = _settings_from(environ)
-    return build_fleet(
+    fleet = build_fleet(
         {**document.settings, **overrides},
         document.clusters,
         source=document.source,
         base_dir=base_dir,
         variables=variables,
         lines=document.lines,
+        pools=document.pools,
     )
+    return _with_preset(fleet, environ)
+
+
+def _with_preset(fleet: FleetConfig, environ: Mapping[str, str]) -> FleetConfig:
+    """The configuration with the preset of preemption that a variable of the environment names (``env:NAME``). Raises
+    ConfigurationError."""
+    preemption = fleet.settings.preemption
+    name = (preemption.preset or "").partition("env:")[2]
+    if not name:
+        return fleet
+    word = environ.get(name)
+    if word not in PRESETS:
+        found = "is not set" if word is None else f"is {word[:100]!r}"
+        raise ConfigurationError(
+            f"{fleet.source}: preemption.preset is {preemption.preset!r}, but the environment variable {name} {found}.",
+            next_step=f"set it to {' or '.join(PRESETS)}",
+        )
+    settings = fleet.settings.model_copy(update={"preemption": preemption.model_copy(update={"preset": word})})
+    return fleet.model_copy(update={"settings": settings})
 
 
 def _settings_from(environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:

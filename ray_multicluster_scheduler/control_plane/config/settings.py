@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
 
+from ray_multicluster_scheduler.common.model.checks import plain_number
 from ray_multicluster_scheduler.common.model.item_fields import MAX_PRIORITY
 from ray_multicluster_scheduler.common.redaction import mask_userinfo
 
@@ -21,7 +22,7 @@ MAX_OF_AN_OWNER = 10**9
 LimitedCount = Annotated[int, Field(ge=0, le=MAX_OF_AN_OWNER)]
 Weight = Annotated[float, Field(ge=1e-6, le=1e6)]
 LimitedAmount = Annotated[float, Field(ge=0, le=MAX_OF_AN_OWNER, allow_inf_nan=False)]
-LimitedPriority = Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)]
+LimitedPriority = Annotated[float, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY, allow_inf_nan=False)]
 
 LEASE_MARGIN_S = 10.0
 """Minimum time between the end of the lease and the loss of a cluster, because clocks and queues differ."""
@@ -94,8 +95,51 @@ class OwnerLimits(Strict):
     max_gpus: LimitedAmount | None = Field(default=None, description="So many it may hold on clusters.")
     max_priority: LimitedPriority | None = Field(default=None, description="The highest priority that it may request.")
 
+    @field_validator("max_priority", mode="before")
+    @classmethod
+    def _no_flag(cls, value: object) -> object:
+        if isinstance(value, bool):
+            raise ValueError(f"expected a number, got {str(value).lower()}")
+        return value
+
+    @field_validator("max_priority")
+    @classmethod
+    def _plain_number(cls, value: float | None) -> float | None:
+        return None if value is None else plain_number(value)
+
+    @field_serializer("max_priority")
+    def _unconverted(self, value: float | None) -> Any:
+        return value
+
 
 NO_LIMITS = OwnerLimits()
+
+
+PRESETS = ("high", "medium", "low")
+"""Presets of preemption: how readily items give way."""
+
+
+class Preemption(Strict):
+    """Who may take whose place. Only items that are preemptible, and in no protected pool, ever give way."""
+
+    preset: Annotated[str, Field(pattern=rf"^({'|'.join(PRESETS)}|env:.+)$")] | None = None
+    """``high``, ``medium`` or ``low``, or ``env:NAME`` for that of an environment variable: sets the next two."""
+    label: MaybeSeconds = 0.5
+    """The least difference of priority for ``label_rules``."""
+    same_pool: Annotated[float, Field(gt=0)] = 1.0
+    """The least difference of priority inside a pool."""
+    other_pool: Annotated[float, Field(gt=0)] = 5.0
+    """The same between pools."""
+    enable_cross_pool: bool = True
+    """Whether priority alone may displace items of other pools."""
+    label_rules: dict[str, dict[str, tuple[str, ...]]] = {}
+    """``{key: {value: [victim values]}}``: items with this label may displace those with one of the others."""
+    min_runtime_s: MaybeSeconds = 60.0
+    """How long an attempt runs before it can be preempted; items may have their own."""
+    cool_down_s: MaybeSeconds = 300.0
+    """How long an item that was preempted is spared."""
+    grace_s: MaybeSeconds = 30.0
+    """How long an item may save its state before it is killed."""
 
 
 class ServiceTls(Strict):
@@ -175,6 +219,8 @@ class Settings(Strict):
     """At equal priority: fair between owners, or first in, first out."""
     owners: dict[str, OwnerLimits] = {}
     """Weights and limits by owner."""
+    preemption: Preemption = Preemption()
+    """Who gives way to whom when there is no room."""
     combine: Literal["weighted", "chain"] = "weighted"
     """Scores are added up by weight, or compared one after another."""
     weights: dict[str, Annotated[float, Field(ge=0)]] = {"load": 1.0}

@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 from ray_multicluster_scheduler.common.control_characters import escaped, is_one_line
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.config.cluster_config import ClusterConfig, Tls
+from ray_multicluster_scheduler.control_plane.config.pool_config import PoolConfig, PoolList, pool_problem
 from ray_multicluster_scheduler.control_plane.config.settings import (
     OwnerLimits,
     RetryBackoff,
@@ -34,18 +35,25 @@ _MODELS: dict[str, type[BaseModel]] = {
     "tracing": Tracing,
     "clusters": ClusterConfig,
     "tls": Tls,
+    "pools": PoolConfig,
 }
 _LISTED = 10
 """More keys than these are not problems in one line."""
 _IN_SETTINGS = "under settings"
-_PLACES: dict[str, type[BaseModel]] = {_IN_SETTINGS: Settings, "to an entry of clusters": ClusterConfig}
-TOP_KEYS = ("settings", "clusters")
+_PLACES: dict[str, type[BaseModel]] = {
+    _IN_SETTINGS: Settings,
+    "to an entry of clusters": ClusterConfig,
+    "to an entry of pools": PoolConfig,
+}
+TOP_KEYS = ("settings", "clusters", "pools")
 NEXT_STEP = "correct it; `rmcs explain CONFIGURATION` names every key"
 """This command works whatever the file looks like."""
 AT_A_PLACE = "at_a_place"
 """The type of an error whose context has its location as ``place``."""
 
 Location = tuple[int | str, ...]
+Rows = Mapping[str, Sequence[Any]]
+"""The entries of ``clusters`` and ``pools``, by these keys."""
 
 
 class ConfigProblem(NamedTuple):
@@ -77,7 +85,7 @@ def validation_error(
     source: str,
     error: ValidationError,
     *,
-    rows: Sequence[Any],
+    rows: Rows,
     variables: Mapping[str, str],
     lines: LineIndex = NO_LINES,
     repeated: Sequence[ConfigProblem] = (),
@@ -86,7 +94,21 @@ def validation_error(
     details = error.errors(include_url=False)
     found = [ConfigProblem(_sentence(one, rows, variables), _line(one, variables, lines)) for one in details]
     found += [one for one in repeated if one not in found]
-    return config_error(source, found, cluster=_cluster_name(details[0]["loc"], rows), lines=lines)
+    first = details[0]["loc"]
+    cluster = _name_of_row(first, rows) if first[:1] == ("clusters",) else None
+    return config_error(source, found, cluster=cluster, lines=lines)
+
+
+def pools_from(rows: Sequence[Any], source: str, clusters: Iterable[str]) -> tuple[PoolConfig, ...]:
+    """Check pools apart from the rest of a configuration. Raises ConfigurationError."""
+    try:
+        pools = PoolList.model_validate({"pools": rows}).pools
+    except ValidationError as error:
+        raise validation_error(source, error, rows={"pools": rows}, variables={}) from None
+    problem = pool_problem(pools, clusters)
+    if problem is not None:
+        raise config_error(source, [ConfigProblem(problem[1])])
+    return pools
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -119,7 +141,7 @@ def _listed(key: str, known: Sequence[str]) -> str:
     return f"; known keys are {', '.join(known)}" if len(known) <= _LISTED else ""
 
 
-def _sentence(detail: ErrorDetails, rows: Sequence[Any], variables: Mapping[str, str]) -> str:
+def _sentence(detail: ErrorDetails, rows: Rows, variables: Mapping[str, str]) -> str:
     location = detail["loc"]
     where = _location_text(location, rows, variables)
     if detail["type"] == "extra_forbidden":
@@ -140,15 +162,15 @@ def _line(detail: ErrorDetails, variables: Mapping[str, str], lines: LineIndex) 
     return lines.line_of(location)
 
 
-def _location_text(location: Location, rows: Sequence[Any], variables: Mapping[str, str]) -> str:
+def _location_text(location: Location, rows: Rows, variables: Mapping[str, str]) -> str:
     if _is_variable(location, variables):
         inner = ".".join(str(part) for part in location[2:])
         return f"environment variable {variables[str(location[1])]}" + (f", {inner}" if inner else "")
     if not location:
         return ""
-    if location[0] == "clusters" and len(location) > 1:
-        name = _cluster_name(location, rows)
-        label = f"cluster {name}" if name else f"clusters[{location[1]}]"
+    if location[0] in rows and len(location) > 1:
+        name, key = _name_of_row(location, rows), str(location[0])
+        label = f"{key.removesuffix('s')} {name}" if name else f"{key}[{location[1]}]"
         inner = ".".join(str(part) for part in location[2:])
         return f"{label}, {inner}" if inner else label
     return ".".join(str(part) for part in location)
@@ -158,11 +180,11 @@ def _is_variable(location: Location, variables: Mapping[str, str]) -> bool:
     return len(location) > 1 and location[0] == "settings" and location[1] in variables
 
 
-def _cluster_name(location: Location, rows: Sequence[Any]) -> str | None:
-    """The name of the cluster at a location; None if it has none, or one that cannot be shown."""
-    if len(location) < 2 or location[0] != "clusters" or not isinstance(location[1], int):
+def _name_of_row(location: Location, rows: Rows) -> str | None:
+    """The name of the cluster or pool at a location; None if it has none, or one that cannot be shown."""
+    if len(location) < 2 or not isinstance(location[1], int):
         return None
-    row = rows[location[1]]
+    row = rows[str(location[0])][location[1]]
     name = row.get("name") if isinstance(row, Mapping) else getattr(row, "name", None)
     return name if isinstance(name, str) and name and is_one_line(name) else None
 

@@ -1,7 +1,8 @@
 """EventPublisher: sends the events of one control plane, durable and live, to its subscribers.
 
 Durable events come from the transition log as it is written. Changes of clusters are found by comparing their rows
-(:class:`ClusterChangeDetector`), because some happen only by time passing; they are written to the log first, too.
+(:class:`ClusterChangeDetector`), because some happen only by time passing, and changes of pools likewise; they are
+written to the log first, too.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ray_multicluster_scheduler.common.clock import Clock
 from ray_multicluster_scheduler.common.model import Resources, ResourceSnapshot
 from ray_multicluster_scheduler.common.notices import shorten
 from ray_multicluster_scheduler.control_plane.runtime import explanation
+from ray_multicluster_scheduler.control_plane.runtime.pools import changed_pools
 from ray_multicluster_scheduler.control_plane.store.records import EventRecord, LogEntry, OperationRecord
 from ray_multicluster_scheduler.scheduler.lifecycle import events as scheduler_events
 from ray_multicluster_scheduler.scheduler.lifecycle import timers
@@ -24,6 +26,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import SnapshotTaken
 from ray_multicluster_scheduler.scheduler.policy.reasons import STALE_SNAPSHOT
 from ray_multicluster_scheduler.scheduler.scheduler_core.events.event import (
     CLUSTER,
+    POOL_CHANGED,
     TELEMETRY,
     Event,
     EventFilter,
@@ -40,7 +43,7 @@ CHECK_INTERVAL_S = 5.0
 """How often the rows of clusters are compared with the published ones: some change only as time passes."""
 MAX_NAMED = 3
 _PAGE_SIZE = 500
-_CLUSTER_EVENTS = (
+_FLEET_EVENTS = (
     scheduler_events.SnapshotTaken,
     scheduler_events.SnapshotFailed,
     scheduler_events.DashboardChecked,
@@ -56,6 +59,8 @@ _CLUSTER_EVENTS = (
     scheduler_events.ClusterChecked,
     scheduler_events.QueuePaused,
     scheduler_events.QueueResumed,
+    scheduler_events.PoolChanged,
+    scheduler_events.PoolDeleted,
 )
 
 ReadEvents = Callable[[int, int], Sequence[EventRecord]]
@@ -83,6 +88,7 @@ class EventPublisher:
         log.publish = self.hub.publish
         self._loop = asyncio.get_running_loop()
         self.changes = ClusterChangeDetector(self._cluster_facts, self.note, runtime.clock)
+        self._pools = runtime.machine.pools.ledger.pools
         self._check_due = False
         self._checked_at = -inf
         self._timer = self._loop.call_later(CHECK_INTERVAL_S, self._check_periodically)
@@ -94,7 +100,7 @@ class EventPublisher:
     def on_scheduler_event(self, event: object) -> None:
         """From any thread, for each event that is posted to the scheduler."""
         begins_probe = isinstance(event, scheduler_events.TimerFired) and timers.is_refresh(event.key)
-        if (begins_probe or isinstance(event, _CLUSTER_EVENTS)) and not self._check_due:
+        if (begins_probe or isinstance(event, _FLEET_EVENTS)) and not self._check_due:
             self._check_due = True
             self._runtime.call_soon(lambda: self._runtime.manager.when_durable(self._check))
         if isinstance(event, SnapshotTaken) and len(self.hub):
@@ -175,6 +181,20 @@ class EventPublisher:
     def _check(self) -> None:
         self._check_due = False
         self.changes.check()
+        self._check_pools()
+
+    def reset(self) -> None:
+        """Treat the present state of clusters and pools as published."""
+        self.changes.reset()
+        self._pools = self._runtime.machine.pools.ledger.pools
+
+    def _check_pools(self) -> None:
+        """A change replaces the whole mapping of pools; a drained pool disappears when its last item ends."""
+        before, self._pools = self._pools, self._runtime.machine.pools.ledger.pools
+        if before is not self._pools:
+            for name, change in changed_pools(before, self._pools):
+                document = json.dumps(change).encode()
+                self.note(OperationRecord(POOL_CHANGED, name, self._runtime.clock.now(), None, document))
 
     def _publish_load(self, event: SnapshotTaken) -> None:
         name = event.snapshot.cluster
@@ -185,7 +205,7 @@ class EventPublisher:
 
     def _check_periodically(self) -> None:
         self._timer = self._loop.call_later(CHECK_INTERVAL_S, self._check_periodically)
-        self._runtime.manager.run_guarded(self.changes.check)
+        self._runtime.manager.run_guarded(self._check)
         if self.hub.wants_load:
             self.request_checks()
 

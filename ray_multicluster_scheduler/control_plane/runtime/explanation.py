@@ -7,6 +7,7 @@ why an item is in its state (``code`` and ``sentence``), and what it waits for.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ray_multicluster_scheduler.common.current_item import member_id
@@ -17,6 +18,7 @@ from ray_multicluster_scheduler.control_plane.runtime.actor_calls import CallIte
 from ray_multicluster_scheduler.control_plane.runtime.explanation_text import Explanation
 from ray_multicluster_scheduler.control_plane.runtime.item import ANSWERED
 from ray_multicluster_scheduler.control_plane.runtime.job_status import EXPIRED, JOB_STATUS
+from ray_multicluster_scheduler.control_plane.runtime.pools import with_pool_use
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.cluster.environment import markers
 from ray_multicluster_scheduler.scheduler.lifecycle import retry
@@ -71,6 +73,7 @@ def item_explanation(runtime: Runtime, task_id: str) -> Explanation:
         name=record.task.name,
         owner=record.task.owner,
         priority=record.wanted.priority,
+        **record.wanted.pool_fields,
         **repeats_of(record.task),
         state=str(abandoned.state if abandoned else record.state),
         cluster=record.cluster,
@@ -141,6 +144,7 @@ def _wait_fields(runtime: Runtime, record: TaskRecord, now: float) -> dict[str, 
     machine, task_id = runtime.machine, record.task.id
     placed = None if record.decision is None else record.decision.in_full()
     decision, place = machine.explain_wait(task_id, now) or placed, machine.queue_position(task_id, now)
+    decision = None if decision is None else with_pool_use(machine, decision, record.wanted.pool)
     estimate = machine.estimate_start(task_id, None if place is None else place.position, decision, now)
     at = None if place is None else (place.position, place.ahead)
     return {
@@ -293,6 +297,7 @@ def job_document(
         "status": JOB_STATUS[state],
         "entrypoint": mask_text(task.job.entrypoint),
         "metadata": mask_data(task.job.metadata),
+        **(row.wanted if isinstance(row, TaskRecord) else replace(task, pool=row.pool)).pool_fields,
         "cluster": row.cluster,
         "attempt": row.attempt,
         "ray_submission_id": ray_id(task.id, row.attempt) if row.attempt else None,
@@ -319,6 +324,7 @@ def actor_rows(runtime: Runtime) -> list[dict[str, Any]]:
             "cluster": record.cluster,
             "attempt": record.attempt,
             "lifetime": task.actor.lifetime if task.actor else None,
+            **record.wanted.pool_fields,
             "message": abandoned.message if abandoned else current_reason(runtime, record, reasons)[1],
         }
         members = () if task.gang is None else task.gang.members

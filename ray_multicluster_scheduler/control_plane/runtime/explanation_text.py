@@ -18,6 +18,8 @@ from ray_multicluster_scheduler.common.tables import (
     decision_text,
     html_facts,
     html_table,
+    pool_facts,
+    pool_lines,
     rows_text,
 )
 
@@ -65,6 +67,7 @@ def _head(explanation: Mapping[str, Any]) -> str:
     if member:
         what = f", {member['name']}" if member["name"] else ""
         lines.append(f"  {member['id']} is its member {member['index']}{what}; all members share one state")
+    lines += [f"  {name}: {value}" for name, value in pool_facts(explanation)]
     if explanation.get("repeats"):
         lines.append(f"  repeats: {explanation['repeats']}")
     if explanation.get("repeated_by"):
@@ -72,6 +75,7 @@ def _head(explanation: Mapping[str, Any]) -> str:
     lines += [f"  note: {one}" for one in explanation.get("notes") or ()]
     if explanation.get("unblocked_by"):
         lines.append(f"  continues when: {explanation['unblocked_by']}")
+    lines += [f"  {line}" for line in pool_lines(explanation.get("decision") or {})]
     estimate = explanation.get("estimate")
     if estimate:
         lines.append(f"  may start: {estimate['text']}")
@@ -159,9 +163,11 @@ def explanation_html(explanation: Mapping[str, Any]) -> str:
     )
     kinds = ("id", "kind", "name", "owner", "state", "cluster", "attempt", "code", "sentence")
     facts = [(name, explanation.get(name)) for name in kinds]
+    facts += pool_facts(explanation)
     facts += [("repeats", explanation.get("repeats")), ("repeated by", ", ".join(explanation.get("repeated_by") or ()))]
     facts += [("note", "; ".join(explanation.get("notes") or ()))]
     facts += [("continues when", explanation.get("unblocked_by")), ("position in the queue", queue.get("position"))]
+    facts += [("quota", "; ".join(pool_lines(decision or {})))]
     tables = [html_facts("", [*facts, ("may start", estimate.get("text"))])]
     if decision:
         tables.append(candidates_html(decision))

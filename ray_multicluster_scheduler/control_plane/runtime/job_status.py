@@ -11,6 +11,7 @@ JOB_STATUS = {
     TaskState.RUNNING: "RUNNING",
     TaskState.RETRYING: "RETRYING",
     TaskState.LOST: "LOST",
+    TaskState.PREEMPTING: "RUNNING",
     TaskState.SUCCEEDED: "SUCCEEDED",
     TaskState.FAILED: "FAILED",
     TaskState.CANCELLED: "STOPPED",

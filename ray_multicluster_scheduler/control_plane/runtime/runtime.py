@@ -48,6 +48,8 @@ from ray_multicluster_scheduler.control_plane.runtime.outcome import (
     note_failure,
     value_timeout,
 )
+from ray_multicluster_scheduler.control_plane.runtime.pools import pool_of, with_pool_use
+from ray_multicluster_scheduler.control_plane.runtime.preemption_report import with_preemption
 from ray_multicluster_scheduler.scheduler.connection.agents.agent_records import AgentRecordStore, NoAgentRecords
 from ray_multicluster_scheduler.scheduler.connection.agents.lingering_agents import LingeringAgents
 from ray_multicluster_scheduler.scheduler.connection.connection_lifecycle import ConnectionLifecycleManager
@@ -346,7 +348,13 @@ class Runtime(LoopThread, ControlPlane):
     def plan(self, task: TaskDescription) -> SchedulingDecision:
         check_priority(self, task)
         self.run(self.health.check_all())
-        return self.call_and_wait(lambda: self.machine.plan(task, self.clock.now()))
+        return self.call_and_wait(lambda: self.planned(task))
+
+    def planned(self, task: TaskDescription) -> SchedulingDecision:
+        """On the loop: where the item would be placed now. Raises ConfigurationError."""
+        decision, pools = self.machine.plan(task, self.clock.now()), self.machine.pools
+        decision = with_pool_use(self.machine, decision, pools.assigned(task).pool)
+        return with_preemption(self.machine, decision, task, self.clock.now())
 
     def job_info(self, job_id: str) -> dict[str, Any]:
         self.accepted_item(job_id)
@@ -455,6 +463,7 @@ class Runtime(LoopThread, ControlPlane):
             settings,
             [cluster.metadata() for cluster in self.config.clusters],
             policy=PolicyEngine(settings, local_python=platform.python_version(), catalog=load_policies(settings)),
+            pools=[pool_of(one) for one in self.config.pools],
         )
         log = self._persistence.log(
             self.machine,

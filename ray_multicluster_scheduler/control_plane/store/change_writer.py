@@ -94,4 +94,5 @@ class ChangeWriter:
         self._connection.execute(self._sql["delete_fleet"])
         rows = [("cluster", *one, self.epoch) for one in fleet.clusters.items()]
         rows += [("owner", *one, self.epoch) for one in fleet.owners.items()]
+        rows += [("pool", *one, self.epoch) for one in fleet.pools.items()]
         self._connection.executemany(self._sql["fleet"], rows)

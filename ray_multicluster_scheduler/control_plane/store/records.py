@@ -37,7 +37,7 @@ class ItemStatus(NamedTuple):
     attempt: int = 0
     cluster: str | None = None
     fence: int | None = None
-    priority: int = 0
+    priority: float = 0
     finished_at: float | None = None
     is_open: bool = True
     rest: bytes = b"{}"
@@ -134,10 +134,12 @@ class ServingStatus(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FleetState:
-    """Operators' decisions about clusters and owners (cordon, pause, limits), by name. Replaces the previous one."""
+    """Operators' decisions about clusters, owners and pools (cordon, pause, limits, quota), by name. Replaces the
+    previous one."""
 
     clusters: Mapping[str, bytes] = field(default_factory=dict)
     owners: Mapping[str, bytes] = field(default_factory=dict)
+    pools: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

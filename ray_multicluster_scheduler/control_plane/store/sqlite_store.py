@@ -229,10 +229,10 @@ class SqliteStore:
 
     def fleet(self) -> FleetState:
         rows = self._readers.rows("fleet")
-        return FleetState(
-            {name: document for what, name, document in rows if what == "cluster"},
-            {name: document for what, name, document in rows if what == "owner"},
-        )
+        documents: dict[str, dict[str, bytes]] = {"cluster": {}, "owner": {}, "pool": {}}
+        for what, name, document in rows:
+            documents[what][name] = document
+        return FleetState(*documents.values())
 
     def last_dispatches_since(self, at: float) -> list[tuple[str, str, float]]:
         return list(self._readers.rows("last_dispatches_since", values=(at,)))

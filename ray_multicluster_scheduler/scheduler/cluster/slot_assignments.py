@@ -33,7 +33,7 @@ class PrefetchedAttempt:
     """An attempt that was sent before a slot was free."""
 
     shape: ResourceShape
-    priority: int
+    priority: float
     since: float
 
 
@@ -46,7 +46,7 @@ class SlotAssignments:
         self.prefetched: dict[str, PrefetchedAttempt] = {}
         self._short_slots: Counter[ResourceShape] = Counter()
         self._prefetched_counts: Counter[ResourceShape] = Counter()
-        self._priorities: Counter[int] = Counter()
+        self._priorities: Counter[float] = Counter()
         self.running_jobs = 0
         self.ready_actors = 0
         self.undeclared = 0
@@ -100,7 +100,7 @@ class SlotAssignments:
             _one_less(self._priorities, waiting.priority)
         return waiting
 
-    def has_prefetched_below(self, priority: int) -> bool:
+    def has_prefetched_below(self, priority: float) -> bool:
         """Was anything less urgent than this prefetched?"""
         return any(below < priority for below in self._priorities)
 

@@ -56,7 +56,9 @@ class Admission:
             code, sentence = missing.code, missing.sentence
         self._machine.transition(record, TaskState.PENDING, code, sentence, now)
         blocked = unknown is not None or failed is not None or bool(missing)
-        if self._refused_for_names(record, now) or self._refused_for_queue_limit(record, now, blocked=blocked):
+        if self._refused_for_names(record, now) or self._refused_for_pool(record, now):
+            return
+        if self._refused_for_queue_limit(record, now, blocked=blocked):
             return
         if unknown is not None:
             self._refuse_for_dependency(record, unknown, now)
@@ -157,6 +159,7 @@ class Admission:
     def _accept(self, event: Submitted) -> TaskRecord:
         record = TaskRecord(event.task, self._submissions + 1)
         record.load_bytes = event.task.arguments_bytes + event.bytes_beside
+        record.wanted = self._machine.pools.assigned(record.wanted)
         self.register(record)
         return record
 
@@ -173,6 +176,7 @@ class Admission:
             self._id_for_key[task.owner, task.idempotency_key] = task.id
         if not record.state.terminal:
             self._machine.unfinished += 1
+            self._machine.pools.accepted(record)
             if task.content_key is not None and (record.ending is None or record.ending.kind != "cancel"):
                 self._id_for_content[task.content_key] = task.id
 
@@ -259,6 +263,15 @@ class Admission:
         self._machine.fail(record, codes.UNKNOWN_CLUSTER, now, "ConfigurationError", message, step)
         return True
 
+    def _refused_for_pool(self, record: TaskRecord, now: float) -> bool:
+        refusal = self._machine.pools.inadmissible(record.wanted)
+        if refusal is None:
+            return False
+        code, sentence, step = refusal
+        message = f"{record.task.kind} {record.task.id} was refused: {sentence}."
+        self._machine.fail(record, code, now, "ConfigurationError", message, step)
+        return True
+
     def _refused_for_pin(self, record: TaskRecord, cluster: str, now: float) -> bool:
         task = record.task
         if task.fallback != "wait" or task.preferred_cluster in (None, cluster):
@@ -316,7 +329,7 @@ class Admission:
         if self._scheduling.connection_target(task, now) is not None:
             return True
         try:
-            return self._scheduling.plan(task, now).cluster is not None
+            return self._scheduling.plan(self._machine.pools.assigned(task), now).cluster is not None
         except PolicyEvaluationError:  # the pass ends such an item
             return False
 
@@ -329,7 +342,7 @@ class Admission:
 
     def _cancel_attempt(self, record: TaskRecord, event: CancelRequested, now: float) -> None:
         before = record.ending
-        asked_for = before is not None and before.kind not in ("recall", "take_back")
+        asked_for = before is not None and before.kind not in ("recall", "take_back", "preempt")
         if before is not None and asked_for and (before.force or not event.force):
             return
         if before is None or not asked_for:

@@ -16,6 +16,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     DispatchRefused,
     PlaceMoved,
     Started,
+    StateSaved,
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Remember
 from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import MachineState
@@ -32,6 +33,7 @@ _ENDING_CODES = {
     "ready_timeout": codes.READY_TIMEOUT,
     "recall": codes.NOT_STARTED,
     "take_back": codes.TAKEN_BACK,
+    "preempt": codes.PREEMPTED,
 }
 _BEGUN = {codes.KILLED: "it had to be killed and may have", codes.BEGUN: "some of its members had"}
 """Answer codes after which a recalled attempt counts as started, with the phrase for the reason."""
@@ -112,7 +114,7 @@ class Attempts:
             self._record_start(record, event.started_at, event.node_id, now)
         if event.status != "cancelled":  # a recalled attempt is no evidence about the cluster
             self._update_breaker(record, event.failure, now, event.code)
-        if record.state is not TaskState.RUNNING and _has_run(event, record):
+        if record.state not in (TaskState.RUNNING, TaskState.PREEMPTING) and _has_run(event, record):
             self._drop_take_back(record)
             self._record_missed_start(record, now)
         self._machine.run_times.observe(record.task.function_digest, event.took)
@@ -127,6 +129,8 @@ class Attempts:
             self._timed_out(record, ending, now)
         elif ending is not None and ending.kind == "cancel":
             self._cancelled(record, ending, now)
+        elif ending is not None and ending.kind == "preempt" and event.failure is not FailureClass.CLUSTER:
+            self._preempted(record, ending, cluster, now)
         elif event.status == "failed":
             failure = event.failure or FailureClass.USER
             self._failed(
@@ -173,7 +177,7 @@ class Attempts:
         ending = Ending("ready_timeout", "was not ready within its ready_timeout", True)
         self._request_end(self._machine.records[task_id], ending, now)
 
-    def start_timeout(self, now: float) -> None:
+    def start_timeout(self, _: str, now: float) -> None:
         """Recall the attempts that did not start in time, and refresh the snapshots of their clusters."""
         for record in self._machine.start_timeouts.expired(now):
             self._request_end(record, Ending("recall", self._not_started_sentence(record), False), now)
@@ -230,9 +234,12 @@ class Attempts:
 
     def _set_running(self, record: TaskRecord, started_at: float, sentence: str, now: float) -> None:
         record.started_at = started_at
+        self._machine.pools.started(record)
+        self._machine.note_preemptible(record)
         if record.task.runs_actors:
             self._machine.output.clear_timer(timers.start_key(record.task.id, record.attempt))
         code = codes.READY if record.task.runs_actors else codes.STARTED
+        code = codes.RESUMED if _was_preempted(record) else code
         self._machine.transition(record, TaskState.RUNNING, code, sentence, now)
         if record.task.run_timeout is not None:
             key = timers.run_key(record.task.id, record.attempt)
@@ -351,6 +358,18 @@ class Attempts:
             sentence = f"{ending.sentence}; {begun} begun by then"
             self._failed(record, FailureClass.CRASH, None, code, sentence, now, refused=False)
 
+    def _preempted(self, record: TaskRecord, ending: Ending, cluster: str, now: float) -> None:
+        """It saved its state, or did not; either way it waits again, in front, and no retry is used."""
+        record.resumes = True
+        how = "with its saved state" if record.saved is not None else "from the start"
+        self._scheduling.enqueue(record, codes.PREEMPTED, f"{ending.sentence}; it resumes {how}", now)
+
+    def state_saved(self, event: StateSaved, now: float) -> None:
+        record = self._live_record(event.task_id, event.attempt)
+        if record is not None:
+            record.saved, record.saved_at = event.digest, now
+            self._machine.output.add(Remember(event.task_id))
+
     def _timed_out(self, record: TaskRecord, ending: Ending, now: float) -> None:
         if ending.kind == "ready_timeout":
             what = f"was not ready within its ready_timeout of {record.task.ready_timeout:g} s"
@@ -364,6 +383,14 @@ class Attempts:
     def _cancelled(self, record: TaskRecord, ending: Ending, now: float, code: str = codes.CANCELLED) -> None:
         message = f"{record.task.kind} {record.task.id} was cancelled on {record.cluster}: {ending.sentence}"
         self._machine.complete(record, TaskState.CANCELLED, code, now, message, error="TaskCancelledError")
+
+
+def _was_preempted(record: TaskRecord) -> bool:
+    """Did its previous attempt end by preemption?"""
+    if record.preempted_at is None:
+        return False
+    left = (TaskState.QUEUED, codes.PREEMPTED, record.attempt - 1)
+    return any((step.state, step.code, step.attempt) == left for step in reversed(record.history))
 
 
 def _has_run(event: AttemptFinished, record: TaskRecord) -> bool:

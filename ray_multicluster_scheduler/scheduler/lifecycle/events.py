@@ -12,7 +12,8 @@ from ray_multicluster_scheduler.common.model import (
     TaskDescription,
 )
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
-from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow, SentRow
+from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow, PoolRow, SentRow
+from ray_multicluster_scheduler.scheduler.pools.pool import Pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +267,7 @@ class PriorityChanged:
     """The item waits with this priority from now on."""
 
     task_id: str
-    priority: int
+    priority: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +288,15 @@ class QueueResumed:
 
 
 @dataclass(frozen=True, slots=True)
+class StateSaved:
+    """The code of this attempt saved its state; the next attempt gets it."""
+
+    task_id: str
+    attempt: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class OwnerLimitsChanged:
     """Replace all limits of an owner; None restores those of the settings. Running items are not affected."""
 
@@ -295,10 +305,25 @@ class OwnerLimitsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolChanged:
+    """Create a pool, or replace the one of this name. Running items continue, even above a lowered quota. Ignored if it
+    cannot be in one cohort with the others."""
+
+    pool: Pool
+
+
+@dataclass(frozen=True, slots=True)
+class PoolDeleted:
+    """Delete a pool. One with unfinished items accepts nothing new from now on, and is deleted when they have ended."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Restored:
     """The rows of an earlier process, for a machine that has no items yet.
 
-    Clusters and owners that are not named keep their defaults. ``next_fence`` is the next fence of the earlier
+    Clusters, owners and pools that are not named keep their defaults. ``next_fence`` is the next fence of the earlier
     machines, ``next_number`` the number of the next item. ``sent`` lists recent submissions of ended items, for the
     submission interval.
     """
@@ -306,6 +331,7 @@ class Restored:
     items: tuple[ItemRow, ...]
     clusters: tuple[ClusterRow, ...] = ()
     owners: tuple[OwnerRow, ...] = ()
+    pools: tuple[PoolRow, ...] = ()
     next_fence: int = 1
     next_number: int = 1
     sent: tuple[SentRow, ...] = ()
@@ -345,7 +371,10 @@ Event: TypeAlias = (
     | PriorityChanged
     | QueuePaused
     | QueueResumed
+    | StateSaved
     | OwnerLimitsChanged
+    | PoolChanged
+    | PoolDeleted
     | Restored
     | Continued
 )

@@ -234,6 +234,8 @@ class FleetEvents:
         for record in self._records_on(state, jobs=jobs):
             if record.state is TaskState.LOST or record.code == reasons.CLUSTER_SUSPECT:
                 back = TaskState.DISPATCHING if record.started_at is None else TaskState.RUNNING
+                if record.ending is not None and record.ending.kind == "preempt":
+                    back = TaskState.PREEMPTING
                 self._machine.transition(record, back, codes.CONTACT_AGAIN, f"{state.name} answers again", now)
 
     def _records_on(self, state: ClusterState, *, jobs: bool) -> list[TaskRecord]:
@@ -244,6 +246,10 @@ class FleetEvents:
     def _remove(self, cluster: str, now: float) -> None:
         machine = self._machine
         self._prefetch.recall_cluster(machine.registry.state(cluster), "it was removed", now)
+        for task_id in [one for one, room in machine.rooms.items() if room.cluster == cluster]:
+            machine.release_room(machine.records[task_id])
+            sentence = f"{cluster}, where room was freed for it, was removed"
+            machine.transition(machine.records[task_id], TaskState.QUEUED, codes.QUEUED, sentence, now)
         machine.clusters.remove(cluster)
         machine.submissions.forget(cluster)
         for key in (timers.refresh_key(cluster), timers.lost_key(cluster), timers.ahead_key(cluster)):

@@ -52,7 +52,7 @@ class Remember(NamedTuple):
 
 
 class RememberFleet(NamedTuple):
-    """Operators' orders for clusters or owners changed: make those rows durable before any outward effect of the same
+    """Orders for clusters, owners or pools changed: make those rows durable before any outward effect of the same
     call."""
 
 
@@ -71,7 +71,7 @@ class Dispatch:
 
     ``again``: an earlier process may have sent it. A gateway that knows it answers as before and does not start it
     again; DispatchRefused is posted only when the attempt cannot be alive any more. If it was prefetched then and is
-    not now, a StartAttempt follows.
+    not now, a StartAttempt follows. ``saved`` is the digest of the state that an earlier attempt saved.
     """
 
     task_id: str
@@ -81,6 +81,7 @@ class Dispatch:
     ahead: Ahead = ""
     short: bool = False
     again: bool = False
+    saved: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,16 @@ class CancelAttempt:
     attempt: int
     cluster: str
     force: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptAttempt:
+    """Let this attempt save its state within ``grace_s``, then end it; its AttemptFinished confirms the end."""
+
+    task_id: str
+    attempt: int
+    cluster: str
+    grace_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +191,7 @@ Instruction: TypeAlias = (
     | StartAttempt
     | RecallAttempt
     | CancelAttempt
+    | PreemptAttempt
     | RefreshSnapshot
     | CheckDashboard
     | SetTimer

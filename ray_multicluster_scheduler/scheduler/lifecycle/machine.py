@@ -21,14 +21,18 @@ from ray_multicluster_scheduler.scheduler.lifecycle.placement.prefetch import Pr
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.reservation import WideItemReservations
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.scheduling_pass import SchedulingPass
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.start_estimate import StartEstimate, estimate_start
+from ray_multicluster_scheduler.scheduler.lifecycle.pool_quota import PoolQuota
+from ray_multicluster_scheduler.scheduler.lifecycle.preemption import Preemption, PreemptionCounts, preemption_rules
 from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import UnmetPrerequisites
 from ray_multicluster_scheduler.scheduler.lifecycle.queue_control import QueueControl
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.refresher import SnapshotRefresher
 from ray_multicluster_scheduler.scheduler.lifecycle.restore import Restore
-from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow
+from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow, PoolRow
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from ray_multicluster_scheduler.scheduler.policy.verdict import Verdict, verdict
+from ray_multicluster_scheduler.scheduler.pools.pool import Pool
+from ray_multicluster_scheduler.scheduler.pools.preemption_plan import Candidate, NoPlan, PreemptionPlan
 from ray_multicluster_scheduler.scheduler.queue.queue_position import (
     QueuePosition,
     first_positions,
@@ -54,9 +58,10 @@ class SchedulerMachine:
         policy: PolicyEngine | None = None,
         local_python: str = "3.11",
         first_fence: int = 1,
+        pools: Iterable[Pool] = (),
     ) -> None:
         engine = policy or PolicyEngine(settings, local_python=local_python)
-        self._state = MachineState(settings, clusters, engine, first_fence)
+        self._state = MachineState(settings, clusters, engine, first_fence, pools)
         self.registry = self._state.registry
         self.clusters = self._state.clusters
         """Life cycle and recorded health of the clusters; change them only by events."""
@@ -65,12 +70,13 @@ class SchedulerMachine:
         self._refresher = SnapshotRefresher(self._state)
         self._prefetch = Prefetch(self._state)
         reservations = WideItemReservations(self._state)
-        self._scheduling = SchedulingPass(self._state, self._refresher, self._prefetch, reservations)
+        self._preemption = Preemption(self._state, self._prefetch, preemption_rules(settings))
+        self._scheduling = SchedulingPass(self._state, self._refresher, self._prefetch, reservations, self._preemption)
         self._control = QueueControl(self._state, self._scheduling, self._prefetch)
         self._admission = Admission(self._state, self._scheduling)
         self._attempts = Attempts(self._state, self._scheduling, self._prefetch)
         self._fleet = FleetEvents(self._state, self._scheduling, self._prefetch, self._attempts)
-        self._restore = Restore(self._state, self._admission, self._scheduling, self._prefetch)
+        self._restore = Restore(self._state, self._admission, self._scheduling, self._prefetch, self._preemption)
         self._handlers: dict[type[events.Event], Callable[[Any, float], None]] = {
             events.Submitted: self._admission.submitted,
             events.ArgumentsReady: self._admission.arguments_ready,
@@ -100,9 +106,27 @@ class SchedulerMachine:
             events.QueuePaused: self._control.pause,
             events.QueueResumed: self._control.resume,
             events.OwnerLimitsChanged: self._control.change_owner_limits,
+            events.StateSaved: self._attempts.state_saved,
+            events.PoolChanged: self._control.change_pool,
+            events.PoolDeleted: self._control.delete_pool,
             events.Restored: self._restore.restored,
             events.TimerFired: self._timer_fired,
             events.Continued: lambda _event, _now: None,  # the pass that follows every event does the work
+        }
+        self._timer_handlers: dict[str, Callable[[str, float], object]] = {
+            "queue": self._admission.queue_timeout,
+            "begin": self._admission.start_after_reached,
+            "retry": self._attempts.back_off_over,
+            "run": self._attempts.run_timeout,
+            "start": self._attempts.ready_timeout,
+            "grace": self._preemption.grace_over,
+            "room": self._preemption.room_unused,
+            timers.PREEMPT: self._preemption.make_plans,
+            timers.KEEP: self._scheduling.reserve_for_wide_items,
+            timers.STARTS: self._attempts.start_timeout,
+            "lost": self._fleet.still_silent,
+            "ahead": self._prefetch.recall_overdue,
+            "refresh": lambda cluster, _now: self._state.clusters_to_refresh.add(cluster),
         }
 
     def handle(self, event: events.Event, now: float) -> list[Instruction]:
@@ -120,29 +144,11 @@ class SchedulerMachine:
     def _timer_fired(self, event: events.TimerFired, now: float) -> None:
         if not self._state.output.consume_timer(event.key):
             return
-        match timers.split(event.key):
-            case ("queue", task_id):
-                self._admission.queue_timeout(task_id, now)
-            case ("begin", task_id):
-                self._admission.start_after_reached(task_id, now)
-            case ("retry", task_id):
-                self._attempts.back_off_over(task_id, now)
-            case ("run", task_id):
-                self._attempts.run_timeout(task_id, now)
-            case ("start", task_id):
-                self._attempts.ready_timeout(task_id, now)
-            case (timers.KEEP, _):
-                self._scheduling.reserve_for_wide_items(now)
-            case (timers.STARTS, _):
-                self._attempts.start_timeout(now)
-            case ("lost", cluster):
-                self._fleet.still_silent(cluster, now)
-            case ("ahead", cluster):
-                self._prefetch.recall_overdue(cluster, now)
-            case ("refresh", cluster):
-                self._state.clusters_to_refresh.add(cluster)
-            case _:
-                self._scheduling.request_full_scan()
+        kind, subject = timers.split(event.key)
+        self._timer_handlers.get(kind, self._wake)(subject, now)
+
+    def _wake(self, _subject: str, _now: float) -> None:
+        self._scheduling.request_full_scan()
 
     # ---- queries
 
@@ -172,6 +178,15 @@ class SchedulerMachine:
     def owner_rows(self) -> tuple[OwnerRow, ...]:
         """The durable rows of owners that are paused or have limits other than in the settings."""
         return self._restore.owners()
+
+    def pool_rows(self) -> tuple[PoolRow, ...]:
+        """The durable rows of pools that were created, changed or deleted at run time."""
+        return self._state.pools.rows()
+
+    @property
+    def pools(self) -> PoolQuota:
+        """The pools and the use of their quota, read-only."""
+        return self._state.pools
 
     def limits_of(self, owner: str) -> OwnerLimits:
         """The current limits of this owner."""
@@ -252,12 +267,37 @@ class SchedulerMachine:
             raise ConfigurationError(
                 self.registry.unknown_name_message(name), task_id=task.id, cluster=name, next_step=hint
             )
+        task = self._state.pools.assigned(task)
+        refusal = self._state.pools.inadmissible(task)
+        if refusal is not None:
+            _, sentence, step = refusal
+            raise ConfigurationError(f"The item would be refused: {sentence}.", task_id=task.id, next_step=step)
         decision, full = self._scheduling.plan(task, now), self._admission.queue_limit_refusal(task)
         if full is None or verdict(decision) is not Verdict.WAIT:
             return decision
         sentence = f"it would be refused: {full[0]}"
         helps = f"something that waits leaves the queue, or {full[1]} is raised"
         return replace(decision, cluster=None, code=codes.QUEUE_FULL, sentence=sentence, unblocked_by=helps)
+
+    def preemption_plan(self, task_id: str, now: float) -> PreemptionPlan | NoPlan | None:
+        """Which running items would give way to a waiting item, or why none would; None if it is not queued, or if the
+        room for it is being freed already. Changes nothing. Raises KeyError for an unknown id."""
+        record = self._state.records[task_id]
+        if record.group is None or record.room is not None:
+            return None
+        return self._preemption.plan(record.wanted, now, retry=record.retry)
+
+    def preemption_plan_for(self, task: TaskDescription, now: float) -> PreemptionPlan | NoPlan:
+        """The same for an item that was not submitted."""
+        return self._preemption.plan(self._state.pools.assigned(task), now, retry=False)
+
+    def preemption_candidates(self, task_id: str, place: str, now: float) -> list[Candidate]:
+        """Every preemptible item that runs, and why it may or may not give way to this one on a cluster."""
+        return self._preemption.candidates(self._state.records[task_id].wanted, place, now)
+
+    def preemption_counts(self, now: float) -> PreemptionCounts:
+        """Numbers of preemptions since the start, for metrics."""
+        return self._preemption.counts(now)
 
     def queue_full(self, task: TaskDescription, now: float, *, blocked: bool) -> tuple[str, str] | None:
         """Message and next step if the item would be refused now because too many items wait; ``blocked``: it waits for

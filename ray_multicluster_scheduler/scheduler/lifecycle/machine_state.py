@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from ray_multicluster_scheduler.common.model import ClusterMetadata, SchedulingDecision, TaskState
 from ray_multicluster_scheduler.common.model.resources import ResourceShape
@@ -19,25 +20,36 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     Dispatch,
     InstructionBuffer,
     Remember,
+    RememberFleet,
     StartAttempt,
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.run_times import CompletionRate, RunTimes, code_key
+from ray_multicluster_scheduler.scheduler.lifecycle.pool_quota import PoolQuota
 from ray_multicluster_scheduler.scheduler.lifecycle.prerequisites import DependencyOutcome, Prerequisites
-from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
+from ray_multicluster_scheduler.scheduler.lifecycle.record import FreedRoom, TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.timers import StartTimeouts
 from ray_multicluster_scheduler.scheduler.policy.cluster_submission_history import ClusterSubmissionHistory
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
+from ray_multicluster_scheduler.scheduler.pools.pool import Pool
 from ray_multicluster_scheduler.scheduler.queue.order import ORDERS
 from ray_multicluster_scheduler.scheduler.queue.owner_account import OwnerAccount, holding_of
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 from ray_multicluster_scheduler.scheduler.queue.task_queue import TaskQueue
+
+_FRONT = 10**12
+"""More than the number of any item."""
 
 
 class MachineState:
     """State of the whole machine. It is soft state: what a restart needs was persisted."""
 
     def __init__(
-        self, settings: Settings, clusters: Iterable[ClusterMetadata], engine: PolicyEngine, first_fence: int
+        self,
+        settings: Settings,
+        clusters: Iterable[ClusterMetadata],
+        engine: PolicyEngine,
+        first_fence: int,
+        pools: Iterable[Pool],
     ) -> None:
         self.settings = settings
         self.registry = ClusterRegistry(settings, clusters)
@@ -46,6 +58,7 @@ class MachineState:
         self.queue = TaskQueue(ORDERS[settings.order](settings.ageing_s), self._new_account)
         self.owner_limits: dict[str, OwnerLimits] = {}
         """Limits set at run time; all other owners have those of the settings."""
+        self.pools = PoolQuota(engine.quota, pools)
         self.held_items: set[str] = set()
         self.freed_clusters: set[str] = set()
         """Clusters with more capacity than at the last scan of the queue."""
@@ -53,6 +66,12 @@ class MachineState:
         """Groups with a head that was not considered yet."""
         self.wide_reservations: dict[str, str] = {}
         """The cluster with reserved capacity, by the id of the wide item."""
+        self.rooms: dict[str, FreedRoom] = {}
+        """Room that is freed by preemption, by the id of the item that waits for it."""
+        self.has_left: set[str] = set()
+        """Items whose attempt ended while there were such rooms."""
+        self.preemptible: dict[str, float] = {}
+        """The priorities of the running items that may be preempted."""
         self.fleet = FleetViews(self.registry, self.view)
         self.submissions = ClusterSubmissionHistory(settings)
         self.output = InstructionBuffer()
@@ -101,6 +120,8 @@ class MachineState:
         if state is TaskState.SUCCEEDED and record.started_at is not None:
             self.run_times.item_ended(record.task, now - record.started_at)
         self.transition(record, state, code, message, now)
+        if self.pools.item_ended(record):
+            self.change_pool(record.wanted.pool or "", None)
         self.unfinished -= 1
         if not self.unfinished:
             self.start_timeouts.clear()
@@ -115,7 +136,7 @@ class MachineState:
     def enqueue(self, record: TaskRecord, code: str, sentence: str, now: float) -> ShapeGroup:
         """Put an item into the queue; each wait has its own ``queue_timeout``. Returns its group."""
         record.cluster = None
-        group = self.queue.enqueue(record.wanted, record.number, retry=record.retry)
+        group = self.queue.enqueue(record.wanted, _position(record), retry=record.retry)
         if group.decision is not None and code == codes.QUEUED:
             code, sentence = group.decision.code, group.decision.sentence  # what they all wait for is known
         self.transition(record, TaskState.QUEUED, code, sentence, now)
@@ -126,7 +147,7 @@ class MachineState:
 
     def restore_to_queue(self, record: TaskRecord, now: float) -> ShapeGroup:
         """Put an item back into the queue after a restart, without a transition. Returns its group."""
-        record.group = group = self.queue.enqueue(record.wanted, record.number, retry=record.retry)
+        record.group = group = self.queue.enqueue(record.wanted, _position(record), retry=record.retry)
         if record.task.queue_timeout is not None:
             due = (record.queued_at or now) + record.task.queue_timeout
             self.output.set_timer(timers.queue_key(record.task.id), max(now, due))
@@ -142,6 +163,8 @@ class MachineState:
     def leave_queue(self, record: TaskRecord) -> None:
         """Remove an item from the queue, from the held items and from wide-item reservations. No effect if it is in
         none of them."""
+        if record.room is not None:
+            self.release_room(record)
         group = record.group if self.wide_reservations and self._is_head(record) else None
         if self.queue.remove(record.task.id):
             self.output.clear_timer(timers.queue_key(record.task.id))
@@ -160,6 +183,11 @@ class MachineState:
         """May the next item use reserved capacity exactly if the previous one may? So if both run the same code."""
         return code_key(before.task) == code_key(after.task) and after.task.id not in self.wide_reservations
 
+    def refusal(self, group: ShapeGroup) -> tuple[str, str] | None:
+        """Why no item of the group may start now, whatever is free: by its owner's limits, or by its pool. Code and
+        sentence; None if it may."""
+        return self.queue.refusal(group) or self.pools.refusal(self.records[group.head().task_id].wanted)
+
     def persist_rebooked(self) -> None:
         """Persist the items that were booked on other nodes because of other items."""
         for task_id in sorted(self.registry.rebooked):
@@ -173,10 +201,48 @@ class MachineState:
             state.wide_reservation = None
             self.freed_clusters.add(state.name)
 
+    def current_room(self, record: TaskRecord) -> FreedRoom:
+        """The room that is freed for this item, where it is booked now: the ledger may have moved it."""
+        room = record.room
+        assert room is not None
+        state = self.registry.find(room.cluster)
+        booked = None if state is None else state.ledger.reservations.get(record.task.id)
+        return room if booked is None else replace(room, parts=dict(booked.parts))
+
+    def release_room(self, record: TaskRecord) -> None:
+        """The room that was freed for this item is free for all."""
+        room, record.room = record.room, None
+        assert room is not None
+        del self.rooms[record.task.id]
+        self.output.clear_timer(timers.room_key(record.task.id))
+        self.output.add(Remember(record.task.id))
+        self.pools.attempt_ended(record)
+        state = self.registry.find(room.cluster)
+        if state is not None:
+            state.ledger.release(record.task.id, room.since)
+            self.freed_clusters.add(state.name)
+
     def charge_owner(self, record: TaskRecord, now: float) -> None:
         """From now on the item counts in the share of its owner."""
         record.holding = holding_of(record.task, self.fleet.total(now), now)
         self.queue.charge(record.task.owner, record.holding, now)
+
+    def change_pool(self, name: str, pool: Pool | None) -> None:
+        """As PoolQuota.change, durably. Every item may be affected."""
+        if self.pools.change(name, pool):
+            self.output.add(RememberFleet())
+            self.registry.changed.update(self.registry.names())  # what views remember of verdicts is outdated
+            self.pools.freed.update(self.pools.ledger.pools)
+            for record in self.records.values():
+                if record.live and record.wanted.pool == name:
+                    self.note_preemptible(record)
+
+    def note_preemptible(self, record: TaskRecord) -> None:
+        """Note whether an item that has an attempt may be preempted, and its priority."""
+        if record.started_at is not None and self.pools.is_preemptible(record.wanted):
+            self.preemptible[record.task.id] = record.wanted.priority
+        elif record.ending is None or record.ending.kind != "preempt":
+            self.preemptible.pop(record.task.id, None)
 
     def dispatch(
         self,
@@ -193,17 +259,25 @@ class MachineState:
         self.charge_owner(record, now)
         record.attempt += 1
         record.cluster, record.placed = cluster, decision
+        self.pools.dispatched(record)
         if record.fence is not None:
             record.earlier_fences += (record.fence,)
         record.fence, self.next_fence = self.next_fence, self.next_fence + 1
-        record.accepted, record.ending, record.started_at = False, None, None
+        record.accepted, record.ending, record.started_at, record.resumes = False, None, None, False
         self.transition(record, TaskState.DISPATCHING, decision.code, decision.sentence, now, decision)
-        self.output.add(Dispatch(record.task.id, record.attempt, record.fence, cluster, ahead, short))
+        self.output.add(
+            Dispatch(record.task.id, record.attempt, record.fence, cluster, ahead, short, saved=record.saved)
+        )
 
     def end_attempt(self, record: TaskRecord, now: float) -> bool:
         """Release the slot, the share and the timers of an attempt that has ended. False if no capacity was freed."""
         assert record.holding is not None, f"{record.task.id} has no attempt"
         self.queue.refund(record.task.owner, record.holding, now)
+        self.pools.attempt_ended(record)
+        self.preemptible.pop(record.task.id, None)
+        if self.rooms:
+            self.has_left.add(record.task.id)
+        self.output.clear_timer(timers.grace_key(record.task.id, record.attempt))
         record.holding = None
         if record.task.runs_actors:
             self.output.clear_timer(timers.start_key(record.task.id, record.attempt))
@@ -219,7 +293,10 @@ class MachineState:
         if place is None:
             self._clear_timers_if_empty(state)
             return False
-        successor = next(self._prefetched_for(state, place.shape), None) if place.kind == "task" else None
+        gives_way = record.ending is not None and record.ending.kind == "preempt"  # its room is for the newcomer
+        successor = (
+            next(self._prefetched_for(state, place.shape), None) if place.kind == "task" and not gives_way else None
+        )
         if successor is not None:
             state.hand_over(record.task.id, successor.task, now)
             self.output.add(Remember(successor.task.id))
@@ -256,3 +333,8 @@ class MachineState:
     def _new_account(self, owner: str) -> OwnerAccount:
         limits = self.limits_of(owner)
         return OwnerAccount(limits.weight, limits.max_running, limits.max_gpus)
+
+
+def _position(record: TaskRecord) -> int:
+    """Its number in the order of the queue: an item that resumes goes before all others of its priority."""
+    return record.number - _FRONT if record.resumes else record.number

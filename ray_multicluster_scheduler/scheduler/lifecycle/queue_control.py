@@ -1,11 +1,14 @@
-"""QueueControl: hold, release, re-prioritise, pause, resume and owner limits."""
+"""QueueControl: hold, release, re-prioritise, pause, resume, owner limits and pools."""
 
 from __future__ import annotations
 
+from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.scheduler.lifecycle import codes
 from ray_multicluster_scheduler.scheduler.lifecycle.events import (
     HoldRequested,
     OwnerLimitsChanged,
+    PoolChanged,
+    PoolDeleted,
     PriorityChanged,
     QueuePaused,
     QueueResumed,
@@ -55,6 +58,8 @@ class QueueControl:
         if record.wanted.priority == before:
             return
         self._machine.output.add(Remember(event.task_id))
+        if record.live:
+            self._machine.note_preemptible(record)
         if event.task_id in self._machine.queue:
             self._machine.leave_queue(record)
             sentence = f"its priority was changed from {before} to {record.wanted.priority}"
@@ -91,6 +96,20 @@ class QueueControl:
         self._scheduling.owner_limited(owner, now)
         if is_over:
             self._prefetch.recall_owner(owner, "its owner may have less on clusters", now)
+
+    def change_pool(self, event: PoolChanged, now: float) -> None:
+        """Running items continue even above a lowered quota; prefetched ones are recalled."""
+        try:
+            self._machine.change_pool(event.pool.name, event.pool)
+        except ConfigurationError:  # another change came first; who posted this one checks the outcome
+            return
+        self._scheduling.request_full_scan()
+        for record in self._prefetch.records_of_pool(event.pool.name):
+            self._prefetch.recall(record, "its pool was changed", now)
+
+    def delete_pool(self, event: PoolDeleted, now: float) -> None:
+        del now  # what runs in it continues
+        self._machine.change_pool(event.name, None)
 
     def _pause_cluster(self, name: str, reason: str | None, now: float) -> None:
         state = self._machine.registry.find(name)

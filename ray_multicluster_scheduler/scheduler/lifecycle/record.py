@@ -7,7 +7,13 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
-from ray_multicluster_scheduler.common.model import FailureClass, SchedulingDecision, TaskDescription, TaskState
+from ray_multicluster_scheduler.common.model import (
+    FailureClass,
+    Resources,
+    SchedulingDecision,
+    TaskDescription,
+    TaskState,
+)
 from ray_multicluster_scheduler.common.model.item_fields import MAX_PRIORITY
 from ray_multicluster_scheduler.scheduler.lifecycle import transitions
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
@@ -17,7 +23,7 @@ from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 NO_FAILURES: Mapping[FailureClass, int] = MappingProxyType({})
 """The failure counts of most items: one shared object."""
 
-EndingKind = Literal["cancel", "run_timeout", "ready_timeout", "recall", "take_back"]
+EndingKind = Literal["cancel", "run_timeout", "ready_timeout", "recall", "take_back", "preempt"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +33,19 @@ class Ending:
     kind: EndingKind
     sentence: str
     force: bool
+    newcomer: str | None = None
+    """For whom it is preempted."""
+
+
+@dataclass(frozen=True, slots=True)
+class FreedRoom:
+    """The room that is freed and kept for an item: what it will hold on each node of a cluster, once the items that
+    ``leave`` for it have left."""
+
+    cluster: str
+    parts: Mapping[str, Resources]
+    leave: tuple[str, ...]
+    since: float
 
 
 @dataclass(slots=True, eq=False)
@@ -38,6 +57,9 @@ class TaskRecord:
     counts restarts of an actor, ``load_bytes`` is the size of what must be transferred for it. ``held`` is the reason
     of a hold, ``holding`` its part of its owner's share. ``given_up`` are abandoned attempts, with their clusters, that
     are still to be cancelled there. ``restored``: it was loaded after a restart.
+
+    ``room`` is freed for it by preemption. ``saved`` is the digest of the state that its code saved, at ``saved_at``;
+    ``preempted_at`` is when it was last preempted; it ``resumes`` if its last attempt ended by that.
     """
 
     task: TaskDescription
@@ -63,6 +85,11 @@ class TaskRecord:
     holding: Holding | None = None
     given_up: tuple[tuple[int, str], ...] = ()
     restored: bool = False
+    room: FreedRoom | None = None
+    saved: str | None = None
+    saved_at: float | None = None
+    preempted_at: float | None = None
+    resumes: bool = False
     wanted: TaskDescription = field(init=False)
 
     def __post_init__(self) -> None:
@@ -75,7 +102,7 @@ class TaskRecord:
         self.pinned = cluster
         self.wanted = replace(self.wanted, preferred_cluster=cluster, fallback="wait")
 
-    def prioritise(self, priority: int) -> None:
+    def prioritise(self, priority: float) -> None:
         """Set the priority, limited to the allowed range."""
         self.wanted = replace(self.wanted, priority=max(-MAX_PRIORITY, min(priority, MAX_PRIORITY)))
 
@@ -89,14 +116,14 @@ class TaskRecord:
     @property
     def code(self) -> str:
         """The reason code of its state."""
-        if self.group is not None and self.group.decision is not None:
+        if self.group is not None and self.group.decision is not None and self.room is None:
             return self.group.decision.code
         return self.history[-1].code
 
     @property
     def sentence(self) -> str:
         """The reason of its state as a sentence."""
-        if self.group is not None and self.group.decision is not None:
+        if self.group is not None and self.group.decision is not None and self.room is None:
             return self.group.decision.sentence
         return self.history[-1].sentence
 

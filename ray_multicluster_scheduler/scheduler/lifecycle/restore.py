@@ -7,6 +7,7 @@ that may be alive a request goes to its cluster, and it is not started again bef
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.scheduler.cluster.cluster_state import ClusterState
@@ -25,17 +26,31 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
 from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import MachineState
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.prefetch import Prefetch
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.scheduling_pass import SchedulingPass
+from ray_multicluster_scheduler.scheduler.lifecycle.preemption import Preemption
 from ray_multicluster_scheduler.scheduler.lifecycle.record import NO_FAILURES, Ending, TaskRecord
-from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow, PlaceState, SentRow
+from ray_multicluster_scheduler.scheduler.lifecycle.rows import (
+    ClusterRow,
+    ItemRow,
+    OwnerRow,
+    PlaceState,
+    PoolRow,
+    SentRow,
+)
 
 
 class Restore:
     """Both directions: the rows that one machine writes, the next one reads."""
 
     def __init__(
-        self, machine: MachineState, admission: Admission, scheduling: SchedulingPass, prefetch: Prefetch
+        self,
+        machine: MachineState,
+        admission: Admission,
+        scheduling: SchedulingPass,
+        prefetch: Prefetch,
+        preemption: Preemption,
     ) -> None:
         self._machine, self._admission, self._scheduling, self._prefetch = machine, admission, scheduling, prefetch
+        self._preemption = preemption
 
     # ---- writing rows
 
@@ -63,6 +78,7 @@ class Restore:
             restarts=record.restarts,
             load_bytes=record.load_bytes,
             pinned=record.pinned,
+            pool=record.wanted.pool,
             held=record.held,
             waits_for="" if missing is None else missing.arguments,
             after=() if missing is None else tuple(missing.after),
@@ -71,6 +87,11 @@ class Restore:
             place=self._slot_state(record, state),
             parts={} if reservation is None else dict(reservation.parts),
             given_up=record.given_up,
+            room=None if record.room is None else self._machine.current_room(record),
+            saved=record.saved,
+            saved_at=record.saved_at,
+            preempted_at=record.preempted_at,
+            resumes=record.resumes,
         )
 
     def _slot_state(self, record: TaskRecord, state: ClusterState | None) -> PlaceState:
@@ -92,6 +113,9 @@ class Restore:
         paused, limits = self._machine.queue.paused_owners(), self._machine.owner_limits
         return tuple(OwnerRow(name, paused.get(name), limits.get(name)) for name in sorted({*paused, *limits}))
 
+    def pools(self) -> tuple[PoolRow, ...]:
+        return self._machine.pools.rows()
+
     # ---- loading rows
 
     def restored(self, event: Restored, now: float) -> None:
@@ -109,6 +133,7 @@ class Restore:
                 self._machine.owner_limits[owner.name] = owner.limits
             if owner.paused is not None:
                 self._machine.queue.pause(owner.name, owner.paused)
+        self._machine.pools.restore(event.pools)
         rows = sorted(event.items, key=lambda row: row.number)
         for row in rows:
             self._admission.register(_record(row))
@@ -129,6 +154,7 @@ class Restore:
             self._admission.restore_pending(record, row.waits_for, row.after, now)
         elif record.state is TaskState.QUEUED:
             self._scheduling.restore_queued(record, now)
+            self._preemption.restore(record, now)
         elif record.state is TaskState.RETRYING:
             self._machine.output.set_timer(timers.retry_key(record.task.id), max(now, row.retry_at or now))
 
@@ -137,6 +163,9 @@ class Restore:
         assert row.holding is not None, f"{task.id} has an attempt and no share"
         record.holding = row.holding
         self._machine.queue.charge(task.owner, row.holding, now)
+        self._machine.pools.dispatched(record)
+        if record.started_at is not None:
+            self._machine.pools.started(record)
         self._restore_bookings(row, record, now)
         if record.started_at is not None and task.run_timeout is not None:
             due = max(now, record.started_at + task.run_timeout)
@@ -146,10 +175,16 @@ class Restore:
             self._machine.output.add(AdoptAttempt(task.id, record.attempt, fence, cluster))
         else:
             ahead: Ahead = "queue" if row.place == "ahead" else ""
-            self._machine.output.add(Dispatch(task.id, record.attempt, fence, cluster, ahead, again=True))
+            self._machine.output.add(
+                Dispatch(task.id, record.attempt, fence, cluster, ahead, again=True, saved=record.saved)
+            )
             if row.place == "held" and row.decision is not None and row.decision.code == codes.SENT_AHEAD:
                 self._machine.output.add(StartAttempt(task.id, record.attempt, cluster))
-        if record.ending is not None:  # requested before the restart, but maybe not delivered
+        if record.started_at is not None:
+            self._machine.note_preemptible(record)
+        if record.ending is not None and record.ending.kind == "preempt":
+            self._preemption.request(record, now)
+        elif record.ending is not None:  # requested before the restart, but maybe not delivered
             self._machine.output.add(_end_of(record, record.ending, cluster))
 
     def _restore_bookings(self, row: ItemRow, record: TaskRecord, now: float) -> None:
@@ -220,9 +255,16 @@ def _record(row: ItemRow) -> TaskRecord:
         held=row.held,
         given_up=row.given_up,
         restored=True,
+        room=row.room,
+        saved=row.saved,
+        saved_at=row.saved_at,
+        preempted_at=row.preempted_at,
+        resumes=row.resumes,
     )
     if row.pinned is not None:
         record.pin(row.pinned)
+    if row.pool != row.task.pool:
+        record.wanted = replace(record.wanted, pool=row.pool)
     if row.priority != row.task.priority:
         record.prioritise(row.priority)
     return record

@@ -16,7 +16,8 @@ from ray_multicluster_scheduler.common.model import (
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterProblem
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
-from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending
+from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending, FreedRoom
+from ray_multicluster_scheduler.scheduler.pools.pool import Pool
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding
 
 PlaceState = Literal["none", "ahead", "held", "away"]
@@ -36,7 +37,7 @@ class ItemRow:
     task: TaskDescription
     number: int
     history: tuple[Transition, ...]
-    priority: int
+    priority: float
     attempt: int = 0
     cluster: str | None = None
     fence: int | None = None
@@ -50,6 +51,7 @@ class ItemRow:
     restarts: int = 0
     load_bytes: int = 0
     pinned: str | None = None
+    pool: str | None = None
     held: str | None = None
     waits_for: str = ""
     after: tuple[str, ...] = ()
@@ -58,6 +60,11 @@ class ItemRow:
     place: PlaceState = "none"
     parts: Mapping[str, Resources] = field(default_factory=dict)
     given_up: tuple[tuple[int, str], ...] = ()
+    room: FreedRoom | None = None
+    saved: str | None = None
+    saved_at: float | None = None
+    preempted_at: float | None = None
+    resumes: bool = False
 
     @property
     def state(self) -> TaskState:
@@ -96,3 +103,11 @@ class OwnerRow:
     name: str
     paused: str | None = None
     limits: OwnerLimits | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRow:
+    """A pool that was created or changed at run time. ``pool`` is None if it was deleted."""
+
+    name: str
+    pool: Pool | None = None

@@ -26,6 +26,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     Dispatch,
     Instruction,
     Persist,
+    PreemptAttempt,
     Publish,
     RecallAttempt,
     RefreshSnapshot,
@@ -41,7 +42,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.transition_log import Transi
 _log = get_logger(__name__)
 _EVENTS_PER_TURN = 500
 _PAUSE_AFTER, _PAUSE_S = 32, 0.01
-_ABOUT_ATTEMPTS = (CancelAttempt, StartAttempt, RecallAttempt, AdoptAttempt)
+_ABOUT_ATTEMPTS = (CancelAttempt, PreemptAttempt, StartAttempt, RecallAttempt, AdoptAttempt)
 
 
 class _Barrier(NamedTuple):
@@ -60,6 +61,8 @@ class InstructionExecutor(Protocol):
     def recall(self, order: RecallAttempt) -> None: ...
 
     def cancel(self, order: CancelAttempt) -> None: ...
+
+    def preempt(self, order: PreemptAttempt) -> None: ...
 
     def adopt(self, order: AdoptAttempt) -> None: ...
 
@@ -108,6 +111,7 @@ class TaskLifecycleManager:
             Publish: self._publish,
             Complete: listener.completed,
             CancelAttempt: self._pass_to_executor,
+            PreemptAttempt: self._pass_to_executor,
             StartAttempt: self._pass_to_executor,
             RecallAttempt: self._pass_to_executor,
             AdoptAttempt: self._pass_to_executor,
@@ -250,6 +254,8 @@ class TaskLifecycleManager:
         match instruction:
             case CancelAttempt():
                 self._executor.cancel(instruction)
+            case PreemptAttempt():
+                self._executor.preempt(instruction)
             case StartAttempt():
                 self._executor.start(instruction)
             case RecallAttempt():

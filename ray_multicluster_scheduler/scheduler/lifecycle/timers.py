@@ -18,6 +18,9 @@ WAKE = "wake"
 STARTS = "starts"
 """The oldest attempt that was accepted has had ``start_grace_s`` to start."""
 
+PREEMPT = "preempt"
+"""Items wait that may preempt others."""
+
 KEEP = "keep"
 """An item has waited so long that capacity may be reserved for it."""
 
@@ -47,6 +50,16 @@ def run_key(task_id: str, attempt: int) -> str:
     return f"run:{task_id}:{attempt}"
 
 
+def grace_key(task_id: str, attempt: int) -> str:
+    """End of the grace of an attempt that was asked to save its state and stop."""
+    return f"grace:{task_id}:{attempt}"
+
+
+def room_key(task_id: str) -> str:
+    """Room was freed for this item, which should have started by then."""
+    return f"room:{task_id}"
+
+
 def start_key(task_id: str, attempt: int) -> str:
     """``ready_timeout`` of an actor that is being created."""
     return f"start:{task_id}:{attempt}"
@@ -73,9 +86,9 @@ def ahead_key(cluster: str) -> str:
 
 
 def split(key: str) -> tuple[str, str]:
-    """Kind and subject; for ``run`` and ``start`` the subject is the item's id without the attempt."""
+    """Kind and subject; for ``run``, ``start`` and ``grace`` the subject is the item's id without the attempt."""
     kind, _, subject = key.partition(":")
-    if kind in ("run", "start"):
+    if kind in ("run", "start", "grace"):
         subject = subject.rpartition(":")[0]
     return kind, subject
 

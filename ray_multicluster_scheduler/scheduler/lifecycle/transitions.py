@@ -7,10 +7,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ray_multicluster_scheduler.common.model import TaskState
+from ray_multicluster_scheduler.scheduler.lifecycle import codes
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Transition
 
 PENDING, QUEUED, DISPATCHING = TaskState.PENDING, TaskState.QUEUED, TaskState.DISPATCHING
-RUNNING, RETRYING, LOST = TaskState.RUNNING, TaskState.RETRYING, TaskState.LOST
+RUNNING, PREEMPTING = TaskState.RUNNING, TaskState.PREEMPTING
+RETRYING, LOST = TaskState.RETRYING, TaskState.LOST
 SUCCEEDED, FAILED, CANCELLED = TaskState.SUCCEEDED, TaskState.FAILED, TaskState.CANCELLED
 
 LEGAL: dict[TaskState, frozenset[TaskState]] = {
@@ -19,16 +21,17 @@ LEGAL: dict[TaskState, frozenset[TaskState]] = {
     QUEUED: frozenset({QUEUED, DISPATCHING, FAILED, CANCELLED}),
     # Back to QUEUED when it was recalled because it did not start in time.
     DISPATCHING: frozenset({DISPATCHING, RUNNING, QUEUED, RETRYING, LOST, FAILED, CANCELLED}),
-    RUNNING: frozenset({RUNNING, RETRYING, LOST, SUCCEEDED, FAILED, CANCELLED}),
+    RUNNING: frozenset({RUNNING, PREEMPTING, RETRYING, LOST, SUCCEEDED, FAILED, CANCELLED}),
+    PREEMPTING: frozenset({PREEMPTING, QUEUED, RETRYING, LOST, SUCCEEDED, FAILED, CANCELLED}),
     RETRYING: frozenset({QUEUED, FAILED, CANCELLED}),
     # Back to where it was when the cluster returns.
-    LOST: frozenset({LOST, DISPATCHING, RUNNING, QUEUED, RETRYING, FAILED, CANCELLED}),
+    LOST: frozenset({LOST, DISPATCHING, RUNNING, PREEMPTING, QUEUED, RETRYING, FAILED, CANCELLED}),
     SUCCEEDED: frozenset(),
     FAILED: frozenset(),
     CANCELLED: frozenset(),
 }
 
-LIVE = frozenset({DISPATCHING, RUNNING, LOST})
+LIVE = frozenset({DISPATCHING, RUNNING, PREEMPTING, LOST})
 """States with an attempt that may be alive on a cluster."""
 
 
@@ -76,7 +79,7 @@ def shown_history(history: Iterable[Transition]) -> list[Transition]:
     for step in history:
         if shown and step.state is QUEUED and shown[-1].state in LIVE:
             before = shown[-1]
-            if before.code == step.code:
+            if before.code == step.code and before.state is not PREEMPTING:
                 del shown[-1]
             step = step._replace(cluster=before.cluster)  # noqa: PLW2901 - the step as it is shown
         shown.append(step)
@@ -97,6 +100,7 @@ def attempts_of(history: Iterable[Transition], fences: Mapping[int, int]) -> lis
         if step.state is TaskState.RUNNING and row.started_at is None:
             row.started_at = step.at
         if step.state not in LIVE:
-            row.ended_at, row.ended_as = step.at, _ENDED_AS[step.state]
+            preempted = step.state is QUEUED and step.code == codes.PREEMPTED
+            row.ended_at, row.ended_as = step.at, "preempted" if preempted else _ENDED_AS[step.state]
         row.code, row.sentence = step.code, step.sentence
     return list(rows.values())

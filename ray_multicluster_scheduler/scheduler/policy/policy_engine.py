@@ -48,6 +48,7 @@ from ray_multicluster_scheduler.scheduler.policy.verdict import (
     unblocking_conditions,
     waiting_sentence,
 )
+from ray_multicluster_scheduler.scheduler.pools.quota_ledger import QuotaLedger
 from ray_multicluster_scheduler.scheduler.queue.shape import shape_of
 
 _TIE_DIGITS = 9
@@ -76,7 +77,9 @@ class PolicyEngine:
 
     def __init__(self, settings: Settings, *, local_python: str = "3.11", catalog: PolicyCatalog | None = None) -> None:
         catalog = catalog or PolicyCatalog()
-        built_in = filter_set.built_in_filters(settings, local_python)
+        self.quota = QuotaLedger()
+        """The pools, and what items use of their quota: the state machine keeps it, a filter reads it."""
+        built_in = filter_set.built_in_filters(settings, local_python, self.quota)
         taken = {one.name for one in built_in}.intersection(one.name for one in catalog.filters)
         if taken:
             raise ConfigurationError(

@@ -37,6 +37,13 @@ BETTER_IS_ASKED = "BETTER_IS_ASKED"
 OWNER_PAUSED = "OWNER_PAUSED"
 OWNER_LIMIT = "OWNER_LIMIT"
 
+POOL_FULL = "POOL_FULL"
+POOL_NOT_HERE = "POOL_NOT_HERE"
+POOL_TOO_SMALL = "POOL_TOO_SMALL"
+POOL_UNKNOWN = "POOL_UNKNOWN"
+BORROW_LIMIT = "BORROW_LIMIT"
+POOL_FORBIDDEN = "POOL_FORBIDDEN"
+
 PLACED = "PLACED"
 POLICY_FAILED = "POLICY_FAILED"
 NO_CLUSTERS = "NO_CLUSTERS"
@@ -90,6 +97,12 @@ UNBLOCKED_BY: dict[str, str] = {
     POLICY_FAILED: "the failing policy is repaired or removed from the configuration",
     OWNER_PAUSED: "an operator resumes the owner's queue",
     OWNER_LIMIT: "another item of the same owner ends, or its limit is raised",
+    POOL_FULL: "an item of its pool ends, or of a pool that borrows from it; or the quota of its pool is raised",
+    BORROW_LIMIT: "an item of its pool ends, or the borrow_limit of its pool is raised",
+    POOL_TOO_SMALL: "the quota of its pool is raised",
+    POOL_NOT_HERE: "its pool gets a quota for {cluster}",
+    POOL_UNKNOWN: "a pool of this name is created",
+    POOL_FORBIDDEN: "an administrator adds its owner to the pool",
     BETTER_IS_ASKED: "the snapshot request to {cluster} is answered or fails",
 }
 

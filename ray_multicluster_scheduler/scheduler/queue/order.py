@@ -18,7 +18,7 @@ class Order(Protocol):
 
     name: str
 
-    def urgency(self, priority: int, since: float) -> float:
+    def urgency(self, priority: float, since: float) -> float:
         """Urgency of an item with this priority that was submitted at ``since``; an older one is never less urgent. It
         does not change while the item waits."""
 
@@ -34,7 +34,7 @@ class _Aged:
     def __init__(self, ageing_s: float) -> None:
         self._ageing_s = ageing_s
 
-    def urgency(self, priority: int, since: float) -> float:
+    def urgency(self, priority: float, since: float) -> float:
         """Higher priority first; waiting ``ageing_s`` longer is worth one step of priority."""
         return since - priority * self._ageing_s
 

@@ -52,7 +52,7 @@ def queue_position(queue: TaskQueue, task_id: str, now: float) -> QueuePosition 
 def queue_positions(queue: TaskQueue, task_ids: Iterable[str], now: float) -> dict[str, int]:
     """The position of each queued id, as :func:`queue_position` returns it, for many ids at once. It uses the sorted
     numbers that the queue keeps, so the cost hardly grows with the length of the queue."""
-    asked: dict[int, list[tuple[str, ShapeGroup]]] = {}
+    asked: dict[float, list[tuple[str, ShapeGroup]]] = {}
     for one in task_ids:
         group = queue.group_of(one)
         if group is not None:
@@ -69,7 +69,7 @@ def queue_positions(queue: TaskQueue, task_ids: Iterable[str], now: float) -> di
 
 def first_positions(queue: TaskQueue, most: int, now: float, owner: str | None = None) -> dict[str, int]:
     """The next ``most`` items, all or those of one owner, in the order of the queue, with their positions."""
-    lines: dict[tuple[int, str], list[QueueEntry]] = {}
+    lines: dict[tuple[float, str], list[QueueEntry]] = {}
     for group in queue.groups():
         if owner in (None, group.shape.owner):
             lines.setdefault((group.priority, group.shape.owner), []).extend(group.first(most))
@@ -79,7 +79,7 @@ def first_positions(queue: TaskQueue, most: int, now: float, owner: str | None =
 
 
 def _items_ahead_at_level(
-    queue: TaskQueue, level: int, asked: list[tuple[str, ShapeGroup]], now: float
+    queue: TaskQueue, level: float, asked: list[tuple[str, ShapeGroup]], now: float
 ) -> Iterator[tuple[str, QueueEntry, int]]:
     """Each item with the number of items of the same priority before it.
 
@@ -106,7 +106,7 @@ def _items_ahead_at_level(
         yield task_id, mine, of_all_owners + len(earlier) - bisect_right(earlier, own)
 
 
-def _urgency_of(queue: TaskQueue, priority: int) -> Callable[[float], float]:
+def _urgency_of(queue: TaskQueue, priority: float) -> Callable[[float], float]:
     """By the time of submission; the older of two equals is the more urgent."""
     return lambda since: queue.order.urgency(priority, since)
 

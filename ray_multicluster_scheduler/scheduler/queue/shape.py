@@ -32,6 +32,7 @@ class Shape(NamedTuple):
     retry: bool
     bundles: GangShape | None = None
     entrypoint: ResourceShape = ()
+    pool: str | None = None
 
 
 class ClusterConstraints(NamedTuple):
@@ -83,4 +84,5 @@ def shape_of(task: TaskDescription, *, retry: bool) -> Shape:
         retry,
         task.gang_shape,
         resource_shape(task.entrypoint_resources),
+        task.pool,
     )

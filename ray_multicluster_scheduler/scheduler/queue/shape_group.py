@@ -27,7 +27,7 @@ class ShapeGroup:
 
     __slots__ = ("_heap", "_members", "decision", "eligibility", "need", "parked", "priority", "shape")
 
-    def __init__(self, shape: Shape, priority: int) -> None:
+    def __init__(self, shape: Shape, priority: float) -> None:
         self.shape = shape
         self.priority = priority
         self.eligibility = eligibility_class(shape)

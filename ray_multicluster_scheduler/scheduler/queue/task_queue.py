@@ -45,11 +45,11 @@ class TaskQueue:
         self._largest_item_use = 0.0  # of a recent item: shares cannot be more equal than that
         self.unblocked_owners: set[str] = set()
         """Owners whose items were skipped because of a limit that no longer applies."""
-        self._levels: dict[int, PriorityLevel] = {}
-        self._priorities: list[int] = []
-        self._groups: dict[tuple[int, Shape], ShapeGroup] = {}
+        self._levels: dict[float, PriorityLevel] = {}
+        self._priorities: list[float] = []
+        self._groups: dict[tuple[float, Shape], ShapeGroup] = {}
         self._group_of: dict[str, ShapeGroup] = {}
-        self._iteration: dict[int, FairIteration] = {}  # by priority; parking is the only change that keeps it
+        self._iteration: dict[float, FairIteration] = {}  # by priority; parking is the only change that keeps it
         self._iteration_at = 0.0
 
     # ---- the waiting items
@@ -132,15 +132,15 @@ class TaskQueue:
             depths[group.shape.queue_key] = depths.get(group.shape.queue_key, 0) + len(group)
         return depths
 
-    def submission_numbers_by_owner(self, priority: int) -> dict[str, Ranking]:
+    def submission_numbers_by_owner(self, priority: float) -> dict[str, Ranking]:
         """The submission numbers of the items that wait with this priority, by owner."""
         return {owner: queue.numbers for owner, queue in self._levels.get(priority, {}).items()}
 
-    def submission_numbers(self, priority: int) -> Ranking:
+    def submission_numbers(self, priority: float) -> Ranking:
         """The same of all owners together. Raises KeyError if no item waits with this priority."""
         return self._levels[priority].numbers
 
-    def submission_times(self) -> dict[int, Ranking]:
+    def submission_times(self) -> dict[float, Ranking]:
         """The submission times of waiting items, by priority."""
         return {priority: level.ages for priority, level in self._levels.items()}
 
@@ -152,7 +152,7 @@ class TaskQueue:
 
     # ---- the order
 
-    def first(self, rooms: FreeAmounts, now: float, above: int | None = None) -> ShapeGroup | None:
+    def first(self, rooms: FreeAmounts, now: float, above: float | None = None) -> ShapeGroup | None:
         """The first group in order that fits ``rooms``; only priorities ``above``.
 
         Parked groups are left out, and groups of owners that may start nothing now.
@@ -298,7 +298,7 @@ class TaskQueue:
                 del self._accounts[owner]
         self._maybe_idle.clear()
 
-    def _first_of_level(self, priority: int, rooms: FreeAmounts, now: float) -> tuple[ShapeGroup, ShapeGroup] | None:
+    def _first_of_level(self, priority: float, rooms: FreeAmounts, now: float) -> tuple[ShapeGroup, ShapeGroup] | None:
         """Among the groups that fit: that of the next owner in turn, and the oldest."""
         alone = len(self._priorities) == 1
         best: tuple[int, ShapeGroup] | None = None
@@ -316,7 +316,7 @@ class TaskQueue:
                 best, best_turn = first, its_turn
         return None if best is None else (best[1], best[1] if oldest is None else oldest[1])
 
-    def _start_iteration(self, priority: int, now: float) -> FairIteration:
+    def _start_iteration(self, priority: float, now: float) -> FairIteration:
         level = self._levels[priority]
         accounts = {owner: queue.account for owner, queue in level.items() if queue.account.may_start}
         turns = {owner: (one.share_key[0], self.order.turn(one, now)) for owner, one in accounts.items()}
@@ -346,7 +346,7 @@ class TaskQueue:
             index = queue.indexes[group.eligibility] = NeedIndex(group.eligibility.names)
         return index
 
-    def _level(self, priority: int) -> PriorityLevel:
+    def _level(self, priority: float) -> PriorityLevel:
         level = self._levels.get(priority)
         if level is None:
             level = self._levels[priority] = PriorityLevel()

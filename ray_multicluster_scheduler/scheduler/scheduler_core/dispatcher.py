@@ -16,6 +16,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     AdoptAttempt,
     CancelAttempt,
     Dispatch,
+    PreemptAttempt,
     RecallAttempt,
     StartAttempt,
 )
@@ -108,6 +109,10 @@ class Dispatcher:
 
     def cancel(self, order: CancelAttempt) -> None:
         self._runner(order.task_id).cancel(order)
+
+    def preempt(self, order: PreemptAttempt) -> None:
+        """Stop an attempt that gives way to another item. It is cancelled, and cannot save its state yet."""
+        self.cancel(CancelAttempt(order.task_id, order.attempt, order.cluster, force=False))
 
     def adopt(self, order: AdoptAttempt) -> None:
         self._runner(order.task_id).adopt(order)

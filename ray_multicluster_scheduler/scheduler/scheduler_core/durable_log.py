@@ -202,10 +202,10 @@ class DurableLog:
         for stored in map(self._store.item, sorted(awaited)):
             if stored is not None:
                 rows[stored.new.id] = self._row(stored)
-        clusters, owners = record_codec.decode_fleet(self._store.fleet())
+        fleet_rows = record_codec.decode_fleet(self._store.fleet())
         counters = self._store.next_fence, self._store.next_number
         sent = tuple(self._sent(now - max(interval_s, TURNS_S)))
-        return Restored(tuple(rows.values()), clusters, owners, *counters, sent)
+        return Restored(tuple(rows.values()), *fleet_rows, *counters, sent)
 
     # ---- private
 
@@ -237,7 +237,8 @@ class DurableLog:
         if self._touched:
             change.next_fence = self._machine.next_fence
         if self._fleet_touched:
-            rows = self._machine.cluster_rows(), self._machine.owner_rows()
+            machine = self._machine
+            rows = machine.cluster_rows(), machine.owner_rows(), machine.pool_rows()
             change.fleet = record_codec.encode_fleet(*rows, self._absent)
         self._touched, self._fresh, self._fleet_touched = {}, {}, False
         return change

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, asdict, fields
+from dataclasses import asdict, fields
 from operator import attrgetter
 from typing import Any
 
@@ -20,6 +20,8 @@ from ray_multicluster_scheduler.common.model import (
     TaskState,
 )
 from ray_multicluster_scheduler.common.model.decision import CandidateReport
+from ray_multicluster_scheduler.common.model.item_fields import fields_of
+from ray_multicluster_scheduler.common.model.task_description import POOL_FIELDS
 from ray_multicluster_scheduler.common.redaction import data_has_secrets, text_has_secrets
 from ray_multicluster_scheduler.control_plane.config.owner_limits import stored_owner_limits
 from ray_multicluster_scheduler.control_plane.store.records import (
@@ -35,8 +37,9 @@ from ray_multicluster_scheduler.control_plane.store.secret_encryption import Sec
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterProblem
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import Complete, Transition
-from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending
-from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow
+from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending, FreedRoom
+from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow, PoolRow
+from ray_multicluster_scheduler.scheduler.pools.pool import Pool
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding
 
 _VERSION = 1
@@ -49,8 +52,9 @@ COMPLETION = "completion"
 _TASK = tuple(one.name for one in fields(TaskDescription))
 _NO_DEFAULT = object()
 _values_of_task = attrgetter(*_TASK)
-_DEFAULTS = tuple(_NO_DEFAULT if one.default is MISSING else one.default for one in fields(TaskDescription))
+_DEFAULTS = tuple(_NO_DEFAULT if one.required else one.default for one in fields_of(TaskDescription).values())
 """Default values, which are not written."""
+_POOL_KEYS = tuple(f'"{name}":'.encode() for name in POOL_FIELDS)
 _REST = tuple(one.name for one in fields(ItemRow) if one.name not in _COLUMNS)
 _values_of_rest = attrgetter(*_REST)
 _REST_SET = frozenset(_REST)
@@ -112,9 +116,10 @@ def new_item(task: TaskDescription, number: int, description: bytes, objects: Se
 def encode_status(row: ItemRow, completion: Complete | None = None) -> ItemStatus:
     """The mutable part of an item, and how it ended if it has."""
     rest = {name: value for name, value in zip(_REST, _values_of_rest(row), strict=True) if value}
-    if row.ending is not None:
-        rest["ending"] = asdict(row.ending)
-    for name in ("queued_at", "started_at", "retry_at"):  # may be 0
+    for name in ("ending", "room"):
+        if name in rest:
+            rest[name] = asdict(rest[name])
+    for name in ("queued_at", "started_at", "retry_at", "saved_at", "preempted_at"):  # may be 0
         if getattr(row, name) is not None:
             rest[name] = getattr(row, name)
     if completion is not None:
@@ -198,6 +203,14 @@ def decode_description(
     return TaskDescription.from_dict(known), tuple(document["objects"])
 
 
+def pool_fields_of(stored: StoredItem) -> dict[str, Any]:
+    """The same as ``pool_fields`` of its description, with the pool that it got; fast for an item with none of them."""
+    description, rest = stored.new.description, stored.status.rest
+    task = json.loads(description)["task"] if any(key in description for key in _POOL_KEYS) else {}
+    pool = json.loads(rest).get("pool") if b'"pool"' in rest else None
+    return {**{name: task[name] for name in POOL_FIELDS if name in task}, **({} if pool is None else {"pool": pool})}
+
+
 def decode_row(
     stored: StoredItem, steps: Iterable[Step], decision: StoredDecision | None, cipher: SecretCipher | None = None
 ) -> ItemRow:
@@ -213,6 +226,8 @@ def decode_row(
         rest["failures"] = {FailureClass(kind): number for kind, number in rest["failures"].items()}
     if "ending" in rest:
         rest["ending"] = Ending(**rest["ending"])
+    if "room" in rest:
+        rest["room"] = FreedRoom(**{**rest["room"], "leave": tuple(rest["room"]["leave"])})
     if "holding" in rest:
         rest["holding"] = Holding(*rest["holding"])
     return ItemRow(
@@ -278,18 +293,24 @@ def decode_completion(stored: StoredItem) -> Complete | None:
     return Complete(**{**document, "state": TaskState(document["state"])})
 
 
-def encode_fleet(clusters: Iterable[ClusterRow], owners: Iterable[OwnerRow], absent: Mapping[str, bytes]) -> FleetState:
-    """Operators' decisions about clusters and owners, including those about ``absent`` clusters (not configured
+def encode_fleet(
+    clusters: Iterable[ClusterRow],
+    owners: Iterable[OwnerRow],
+    pools: Iterable[PoolRow],
+    absent: Mapping[str, bytes],
+) -> FleetState:
+    """Operators' decisions about clusters, owners and pools, including those about ``absent`` clusters (not configured
     now)."""
     documents = {one.name: _cluster(one) for one in clusters}
     present = {name: _text({"v": _VERSION, **document}) for name, document in documents.items() if document}
     return FleetState(
         {**{name: text for name, text in absent.items() if name not in documents}, **present},
         {one.name: _text({"v": _VERSION, **_owner(one)}) for one in owners},
+        {one.name: _text({"v": _VERSION, "pool": one.pool and one.pool.to_dict()}) for one in pools},
     )
 
 
-def decode_fleet(stored: FleetState) -> tuple[tuple[ClusterRow, ...], tuple[OwnerRow, ...]]:
+def decode_fleet(stored: FleetState) -> tuple[tuple[ClusterRow, ...], tuple[OwnerRow, ...], tuple[PoolRow, ...]]:
     clusters = []
     for name, text in stored.clusters.items():
         document = json.loads(text)
@@ -301,7 +322,11 @@ def decode_fleet(stored: FleetState) -> tuple[tuple[ClusterRow, ...], tuple[Owne
         document = json.loads(text)
         limits = document.get("limits")
         owners.append(OwnerRow(name, document["paused"], None if limits is None else stored_owner_limits(limits)))
-    return tuple(clusters), tuple(owners)
+    pools = []
+    for name, text in stored.pools.items():
+        pool = json.loads(text)["pool"]
+        pools.append(PoolRow(name, None if pool is None else Pool.from_dict(pool)))
+    return tuple(clusters), tuple(owners), tuple(pools)
 
 
 def printable(text: str) -> str:

@@ -22,8 +22,16 @@ from ray_multicluster_scheduler.simulation.checker.placement_properties import (
     IdleFleetStartsAtOnce,
     NoStarvation,
     Order,
+    QuotaNeverExceeded,
     ReservationsNeverExceedCapacity,
     RulesNeverBroken,
+)
+from ray_multicluster_scheduler.simulation.checker.preemption_properties import (
+    APreemptionUsesNoRetry,
+    FreedRoomIsKept,
+    NothingIsStoppedForNobody,
+    OnlyPreemptibleItemsGiveWay,
+    SavedStateArrives,
 )
 from ray_multicluster_scheduler.simulation.checker.property import (
     HistoryIndex,
@@ -46,6 +54,12 @@ PROPERTIES: dict[str, type[Property]] = {
         FencesOnlyGrow,
         ReservationsNeverExceedCapacity,
         RulesNeverBroken,
+        QuotaNeverExceeded,
+        OnlyPreemptibleItemsGiveWay,
+        NothingIsStoppedForNobody,
+        FreedRoomIsKept,
+        APreemptionUsesNoRetry,
+        SavedStateArrives,
         Order,
         NoStarvation,
         EveryWaitingTaskHasATrueReason,

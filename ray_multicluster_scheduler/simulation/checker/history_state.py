@@ -22,11 +22,12 @@ from ray_multicluster_scheduler.common.model import (
 from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle import instructions as out
+from ray_multicluster_scheduler.scheduler.pools.pool import Pool
 from ray_multicluster_scheduler.simulation.history import ControlPlaneRestarted, FaultInjected
 
 WINDOW_S = 8.0
 """The staleness window of snapshots, and a little more."""
-LIVE = frozenset({TaskState.DISPATCHING, TaskState.RUNNING, TaskState.LOST})
+LIVE = frozenset({TaskState.DISPATCHING, TaskState.RUNNING, TaskState.PREEMPTING, TaskState.LOST})
 _ROUNDING = 1e-3
 _DISTURBING = frozenset(
     {
@@ -36,6 +37,8 @@ _DISTURBING = frozenset(
         events.QueuePaused,
         events.QueueResumed,
         events.OwnerLimitsChanged,
+        events.PoolChanged,
+        events.PoolDeleted,
         events.ClusterChanged,
         events.CordonChanged,
         events.ClusterDeclaredDead,
@@ -62,7 +65,7 @@ class ItemState:
     state: TaskState | None = None
     code: str = ""
     code_since: float = -inf
-    priority: int = 0
+    priority: float = 0
     pinned: str | None = None
     held: bool = False
     attempt: int = 0
@@ -70,9 +73,12 @@ class ItemState:
     live: bool = False
     sent_ahead: bool = False
     started: bool = False
+    started_at: float = -inf
     queued_at: float = inf
     node: str | None = None
     """The node on which it was seen to start."""
+    resumes: bool = False
+    """Does it wait after a preemption, in front of its priority?"""
     certain: bool = False
     """Does it surely hold the resources that it was placed on? Not once nodes changed or another item started."""
 
@@ -108,6 +114,7 @@ class ItemState:
             task.deny_clusters,
             self.attempt > 0,
             task.gang_shape,
+            task.pool,
         )
 
 
@@ -205,8 +212,9 @@ class ClusterState:
 class HistoryState:
     """All items and clusters, updated line by line."""
 
-    def __init__(self, settings: Settings, clusters: Iterable[ClusterMetadata]) -> None:
+    def __init__(self, settings: Settings, clusters: Iterable[ClusterMetadata], pools: Iterable[Pool] = ()) -> None:
         self.settings = settings
+        self.pools = {pool.name: pool for pool in pools}
         self.clusters = {one.name: ClusterState(one) for one in clusters}
         self.items: dict[str, ItemState] = {}
         self.waiting: dict[str, ItemState] = {}
@@ -214,6 +222,7 @@ class HistoryState:
         self.undisturbed_since = 0.0
         """Since when there was no fault and no intervention."""
         self._limits = dict(settings.owners)
+        self._draining: set[str] = set()
         self._live_by_owner: dict[str, dict[str, ItemState]] = {}
         self._handlers: dict[type, Any] = {
             events.Submitted: self._submitted,
@@ -225,6 +234,8 @@ class HistoryState:
             events.QueuePaused: self._queue_paused,
             events.QueueResumed: self._queue_paused,
             events.OwnerLimitsChanged: self._limits_changed,
+            events.PoolChanged: self._pool_changed,
+            events.PoolDeleted: self._pool_deleted,
             events.ClusterChanged: self._cluster_changed,
             events.SnapshotTaken: self._snapshot_taken,
             events.DispatchAccepted: self._accepted,
@@ -267,6 +278,13 @@ class HistoryState:
         return list(self._live_by_owner.get(owner, {}).values())
 
     def may_start(self, item: ItemState) -> bool:
+        """May its owner start it, and does its pool have quota for it on some cluster?"""
+        pooled = item.task.pool is not None
+        return self.owner_may_start(item) and not (
+            pooled and all(self.exceeded_quota(item, name, claims=True) for name in self.clusters)
+        )
+
+    def owner_may_start(self, item: ItemState) -> bool:
         """Is the item free of any pause or limit of its owner?"""
         owner = item.task.owner
         if owner in self.paused_owners:
@@ -279,6 +297,50 @@ class HistoryState:
             return False
         gpus = sum(one.task.placement.get("GPU", 0.0) for one in live)
         return limits.max_gpus is None or gpus + item.task.placement.get("GPU", 0.0) <= limits.max_gpus + 1e-4
+
+    def exceeded_quota(self, item: ItemState, cluster: str, *, claims: bool = False) -> str:
+        """Which quota the item would exceed if it started on this cluster; empty if none. With ``claims``, what others
+        wait for that give way counts as well."""
+        pool = self.pools.get(item.task.pool or "")
+        if pool is None:
+            return "" if item.task.pool is None else f"there is no pool {item.task.pool}"
+        if pool.place_quota and cluster not in pool.place_quota:
+            return f"pool {pool.name} has no quota there"
+        place = cluster if pool.place_quota else None
+        quota = pool.quota if place is None else pool.place_quota[place]
+        for name, amount in item.task.placement.items():
+            if name not in quota:
+                continue
+            used = self._used_of(pool, place, name, item if claims else None) + amount
+            borrows = pool.cohort is not None and not pool.protected
+            most = quota[name] + (pool.borrow_limit.get(name, inf) if borrows else 0.0)
+            if used > most + _ROUNDING:
+                return f"pool {pool.name} would use {used:g} {name}, and may use {most:g}"
+            whole, taken = quota[name], max(used, _kept(pool, quota[name], name))
+            for other in self.pools.values():
+                theirs = other.quota if place is None else other.place_quota.get(place, {})
+                if other is not pool and pool.cohort is not None and other.cohort == pool.cohort and name in theirs:
+                    whole += theirs[name]
+                    taken += max(
+                        self._used_of(other, place, name, item if claims else None), _kept(other, theirs[name], name)
+                    )
+            beyond = claims or used > _kept(pool, quota[name], name) + _ROUNDING
+            if beyond and taken > whole + _ROUNDING:
+                return f"the cohort of pool {pool.name} would use {taken:g} {name}, and has {whole:g}"
+        return ""
+
+    def _used_of(self, pool: Pool, place: str | None, name: str, claimant: ItemState | None) -> float:
+        """What the items of the pool use; with a ``claimant``, also what all others but it claim."""
+        live = (one for items in self._live_by_owner.values() for one in items.values())
+        used = sum(
+            one.held_resources.get(name, 0.0)
+            for one in live
+            if one.task.pool == pool.name and (place is None or one.cluster == place)
+        )
+        if claimant is None:
+            return used
+        newcomers = (one for one in self.waiting.values() if one.code == "FREES_ROOM" and one is not claimant)
+        return used + sum(one.task.placement.get(name, 0.0) for one in newcomers if one.task.pool == pool.name)
 
     def may_hold_reservation(self, at: float) -> bool:
         """Has an item waited so long that nodes may be reserved for it?"""
@@ -332,6 +394,21 @@ class HistoryState:
             self._limits.pop(event.owner, None)
         else:
             self._limits[event.owner] = limits
+
+    def _pool_changed(self, at: float, event: events.PoolChanged) -> None:
+        self.pools[event.pool.name] = event.pool
+        self._draining.discard(event.pool.name)
+
+    def _pool_deleted(self, at: float, event: events.PoolDeleted) -> None:
+        """A pool that is used drains: its quota holds for the items that it has."""
+        self._draining.add(event.name)
+        self._drop_drained(event.name)
+
+    def _drop_drained(self, name: str) -> None:
+        unfinished = (one for one in self.items.values() if one.state is None or not one.state.terminal)
+        if not any(one.task.pool == name for one in unfinished):
+            self.pools.pop(name, None)
+            self._draining.discard(name)
 
     def _cluster_changed(self, at: float, event: events.ClusterChanged) -> None:
         if event.metadata is None:
@@ -434,10 +511,10 @@ class HistoryState:
     def _started(self, at: float, event: events.Started) -> None:
         item = self._live_item(event.task_id, event.attempt)
         if item is not None and not item.started:
-            self._note_start(item, event.node_id)
+            self._note_start(item, event.node_id, event.at)
 
-    def _note_start(self, item: ItemState, node_id: str | None) -> None:
-        item.started = True
+    def _note_start(self, item: ItemState, node_id: str | None, at: float) -> None:
+        item.started, item.started_at = True, at
         if node_id is not None and item.task.kind != "job":
             item.node, item.certain = node_id, False
         cluster = self.clusters.get(item.cluster)
@@ -467,7 +544,7 @@ class HistoryState:
         if item is None:
             return
         if event.started_at is not None and not item.started:
-            self._note_start(item, event.node_id)
+            self._note_start(item, event.node_id, event.started_at)
         cluster = self.clusters.get(item.cluster)
         if cluster is not None and event.status != "cancelled":
             if event.failure is FailureClass.CLUSTER:
@@ -503,6 +580,10 @@ class HistoryState:
             self._begin_attempt(item, step, at)
         elif item.live and step.state not in LIVE:
             self._end_attempt(item, at)
+        if step.state.terminal and item.task.pool in self._draining:
+            self._drop_drained(item.task.pool)
+        if step.state is TaskState.QUEUED and (step.code == "PREEMPTED" or before is TaskState.PREEMPTING):
+            item.resumes = True
         if item.is_waiting:
             if before is not TaskState.QUEUED or step.task_id not in self.waiting:
                 item.queued_at = at
@@ -523,10 +604,16 @@ class HistoryState:
         first = item.attempt == 0
         item.attempt, item.cluster, item.live = step.attempt, step.cluster or "", True
         item.sent_ahead, item.started = step.code == "SENT_AHEAD", False
-        item.node, item.certain = None, not item.sent_ahead
+        item.node, item.certain, item.resumes = None, not item.sent_ahead, False
         self._live_by_owner.setdefault(item.task.owner, {})[item.task.id] = item
         cluster = self.clusters.get(item.cluster)
         if cluster is not None:
             cluster.live[item.task.id] = item
             if first and self._is_spaced(item):
                 cluster.last_submission = at
+
+
+def _kept(pool: Pool, quota: float, name: str) -> float:
+    """The part of the quota that the pool lends to nobody."""
+    lent = pool.lend_limit.get(name, inf) if pool.cohort is not None else 0.0
+    return max(0.0, quota - lent)

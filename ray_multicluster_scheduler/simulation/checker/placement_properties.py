@@ -111,7 +111,7 @@ class RulesNeverBroken(StateProperty):
             return "the item may not go there"
         if item.code == "HELD":
             return "the item is held"
-        return None if state.may_start(item) else f"{item.task.owner or 'its owner'} is paused or at a limit"
+        return None if state.owner_may_start(item) else f"{item.task.owner or 'its owner'} is paused or at a limit"
 
     def _check_limits(self, item: ItemState, cluster: ClusterState) -> str | None:
         live, metadata = cluster.live.values(), cluster.metadata
@@ -150,6 +150,23 @@ class RulesNeverBroken(StateProperty):
         return None
 
 
+class QuotaNeverExceeded(StateProperty):
+    """Checked whenever an item is placed. What runs may exceed a quota that was lowered since."""
+
+    name = "quota_never_exceeded"
+    sentence = (
+        "No item starts that brings its pool above its quota and what it may borrow, or a cohort above its quotas."
+    )
+
+    def before_line(self, entry: Entry, state: HistoryState) -> None:
+        if type(entry.content) is not Persist or not is_new_attempt(entry.content, state):
+            return
+        step = entry.content.transition
+        exceeded = state.exceeded_quota(state.items[step.task_id], step.cluster or "")
+        if exceeded:
+            self.report(entry, f"{step.task_id} is sent to {step.cluster}: {exceeded}")
+
+
 class Order(StateProperty):
     """Compares only items that placement cannot tell apart: an item that could not have gone was not overtaken.
 
@@ -169,7 +186,7 @@ class Order(StateProperty):
         item = state.items[entry.content.transition.task_id]
         shape = item.shape
         alike = [one for one in state.waiting.values() if one is not item and one.shape == shape]
-        if not alike:
+        if not alike or item.code == "FREES_ROOM":  # it goes to its own room
             return
         self._check_first_come(entry, item, alike)
         if entry.content.transition.code != "SENT_AHEAD" and not state.may_hold_reservation(entry.at):
@@ -180,7 +197,7 @@ class Order(StateProperty):
     def _check_first_come(self, entry: Entry, item: ItemState, alike: list[ItemState]) -> None:
         for one in alike:
             same = one.task.owner == item.task.owner and one.priority == item.priority
-            if same and one.number < item.number:
+            if same and one.number < item.number and one.resumes >= item.resumes:
                 self.report(entry, f"{item.task.id} goes before {one.task.id}, which came first and waits for the same")
                 return
 
@@ -357,4 +374,4 @@ def _fits_idle(cluster: ClusterState, item: ItemState, at: float, state: History
         return False
     if cluster.may_be_spaced(at, state.settings):
         return False
-    return _fits_empty_node(cluster, item)
+    return not state.exceeded_quota(item, cluster.name, claims=True) and _fits_empty_node(cluster, item)

@@ -43,7 +43,7 @@ class HistoryIndex:
         for entry in self.entries:
             self._by_type.setdefault(type(entry.content), []).append(entry)
         first = history[0] if history and isinstance(history[0], RunSetup) else RunSetup(0.0, {}, ())
-        self.clusters = first.clusters
+        self.clusters, self.pools = first.clusters, first.pools
         self.settings = Settings(**first.settings)
 
     def of_types(self, *types: type) -> list[Entry]:
@@ -106,7 +106,7 @@ class StateProperty(Property):
 
 def check_states(index: HistoryIndex, history: Sequence[HistoryLine], properties: Sequence[StateProperty]) -> None:
     """Check several properties in one walk through the history."""
-    state = HistoryState(index.settings, index.clusters)
+    state = HistoryState(index.settings, index.clusters, index.pools)
     before_line = [one for one in properties if type(one).before_line is not StateProperty.before_line]
     after_answer = [one for one in properties if type(one).after_answer is not StateProperty.after_answer]
     answered: Entry | None = None

@@ -84,8 +84,11 @@ def _is_fresh(cluster: ClusterState, state: HistoryState, at: float) -> bool:
 
 _ITEM_REASONS: dict[str, Callable[[_Waiting], bool]] = {
     "HELD": lambda one: one.item.held,
+    "FREES_ROOM": lambda one: one.item.code == "FREES_ROOM",
     "OWNER_PAUSED": lambda one: one.item.task.owner in one.state.paused_owners,
-    "OWNER_LIMIT": lambda one: one.item.task.owner not in one.state.paused_owners and not one.state.may_start(one.item),
+    "OWNER_LIMIT": lambda one: (
+        one.item.task.owner not in one.state.paused_owners and not one.state.owner_may_start(one.item)
+    ),
     "WAITS_FOR_ARGUMENTS": lambda one: one.item.lacks_arguments,
     "WAITS_FOR_DEPENDENCIES": lambda one: _has_unfinished_dependency(one.item, one.state),
     "STARTS_LATER": lambda one: one.item.task.start_after is not None and one.item.task.start_after > one.at,
@@ -151,6 +154,10 @@ def _too_big(candidate: _Candidate) -> bool:
     return not any(all(amount <= size.get(name, 0.0) for name, amount in task.placement.items()) for size in sizes)
 
 
+def _exceeds_quota(candidate: _Candidate) -> bool:
+    return bool(candidate.state.exceeded_quota(candidate.item, candidate.cluster.name, claims=True))
+
+
 _CLUSTER_REASONS: dict[str, Callable[[_Candidate], bool]] = {
     "NO_CAPACITY": _no_capacity,
     "ABOVE_THRESHOLD": _above_threshold,
@@ -173,4 +180,8 @@ _CLUSTER_REASONS: dict[str, Callable[[_Candidate], bool]] = {
     "LINK_FAILED": lambda one: one.at - one.cluster.link_failed_at <= one.state.settings.breaker_recovery_s,
     "DASHBOARD_SILENT": lambda one: one.item.task.kind == "job" and not one.cluster.dashboard_ok,
     "TOO_BIG": _too_big,
+    "POOL_FULL": _exceeds_quota,
+    "BORROW_LIMIT": _exceeds_quota,
+    "POOL_TOO_SMALL": _exceeds_quota,
+    "POOL_NOT_HERE": _exceeds_quota,
 }

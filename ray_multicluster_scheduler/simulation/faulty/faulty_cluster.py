@@ -66,6 +66,9 @@ class Attempt:
     cancel_on_arrival: bool = False
     recall_on_arrival: bool = False
     recalled: bool = False
+    preempted: bool = False
+    """It was asked to save its state and stop."""
+    saves: int = 0
     has_slot: bool = False
     final_event: Event | None = None
     """Its end or refusal, once the cluster knows it."""

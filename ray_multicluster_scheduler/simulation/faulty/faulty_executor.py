@@ -7,6 +7,7 @@ event, and only after it has stopped running. Everything else may go wrong. Crea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from random import Random
 
 from ray_multicluster_scheduler.common.model import FailureClass, TaskDescription
@@ -66,6 +67,8 @@ class FaultyExecutor:
                 self._order(instruction, self._recall)
             case out.CancelAttempt():
                 self._order(instruction, self._kill if instruction.force else self._cancel)
+            case out.PreemptAttempt():
+                self._order(instruction, partial(self._preempt, grace_s=instruction.grace_s))
             case out.RefreshSnapshot():
                 self.links[instruction.cluster].refresh()
             case out.CheckDashboard():
@@ -130,7 +133,7 @@ class FaultyExecutor:
 
     def _order(
         self,
-        order: out.StartAttempt | out.RecallAttempt | out.CancelAttempt,
+        order: out.StartAttempt | out.RecallAttempt | out.CancelAttempt | out.PreemptAttempt,
         action: Callable[[Attempt, FaultyCluster], None],
     ) -> None:
         """Send an order as a call; the link keeps it until it arrives."""
@@ -162,6 +165,29 @@ class FaultyExecutor:
             self.driver.after(KILL_AFTER_S, self._kill, attempt, cluster)
         else:
             self._kill(attempt, cluster)
+
+    def _preempt(self, attempt: Attempt, cluster: FaultyCluster, grace_s: float) -> None:
+        """Its code saves its state and stops within the grace, or too late, or never; a worker that was asked twice is
+        not asked again."""
+        if not attempt.began or attempt.preempted:
+            self._cancel(attempt, cluster)
+            return
+        attempt.preempted = True
+        if not attempt.outcome.ignores_cancel:
+            delay = attempt.rng.uniform(0.1, 1.5 * grace_s) if attempt.rng.random() < 0.5 else 0.1
+            self.driver.after(delay, self._save_and_stop, attempt, cluster)
+
+    def _save_and_stop(self, attempt: Attempt, cluster: FaultyCluster) -> None:
+        if attempt.rng.random() < 0.8:
+            self.save(attempt, cluster)
+        cluster.end(attempt, "cancelled")
+
+    def save(self, attempt: Attempt, cluster: FaultyCluster) -> None:
+        """Its code saves its state."""
+        if not attempt.ended:
+            attempt.saves += 1
+            digest = f"{attempt.task.id}/{attempt.number}/{attempt.saves}"
+            self.report(cluster, attempt, events.StateSaved(*attempt.key, digest))
 
     def _kill(self, attempt: Attempt, cluster: FaultyCluster) -> None:
         if not attempt.arrived:
@@ -201,6 +227,8 @@ class FaultyExecutor:
             ready = attempt.rng.uniform(0.05, 1.0) if attempt.task.runs_actors else 0.0
             self.driver.after(ready, self._report_started, attempt, cluster)
         self.driver.after(attempt.outcome.run_s, cluster.end, attempt, attempt.outcome.how)
+        if attempt.task.preemptible and attempt.rng.random() < 0.5:
+            self.driver.after(attempt.rng.uniform(0, attempt.outcome.run_s), self.save, attempt, cluster)
 
     def _report_started(self, attempt: Attempt, cluster: FaultyCluster) -> None:
         if not attempt.ended and not attempt.start_reported:
@@ -243,6 +271,8 @@ def _final_event(attempt: Attempt, how: EndKind) -> events.AttemptFinished:
     if how == "succeeded":
         return events.AttemptFinished(*attempt.key, "succeeded", took=attempt.outcome.run_s, started_at=began_at)
     if how == "cancelled":
+        if attempt.preempted:
+            return events.AttemptFinished(*attempt.key, "cancelled", code=codes.PREEMPTED, started_at=began_at)
         code = codes.KILLED if attempt.began else codes.RECALLED if attempt.recalled else ""
         return events.AttemptFinished(*attempt.key, "cancelled", code=code)
     failure, error, sentence = FailureClass.CRASH, None, f"its worker {how}"

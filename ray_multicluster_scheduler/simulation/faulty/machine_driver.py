@@ -100,7 +100,7 @@ class MachineDriver:
         self.epoch += 1
         self._timers.clear()
         self._continue_due = False
-        fleet_rows = before.cluster_rows(), before.owner_rows()
+        fleet_rows = before.cluster_rows(), before.owner_rows(), before.pool_rows()
         self.feed(events.Restored(tuple(self.rows.values()), *fleet_rows, before.next_fence))
 
     @property

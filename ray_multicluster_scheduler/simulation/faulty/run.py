@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal
 
@@ -29,7 +29,8 @@ from ray_multicluster_scheduler.simulation.history import (
 SETTLE_S = 4000.0
 """All items must have ended this long after the last fault."""
 
-MakeMachine = Callable[[Settings, tuple[ClusterMetadata, ...]], SchedulerMachine]
+MakeMachine = Callable[..., SchedulerMachine]
+"""Called with settings and clusters, and with ``pools`` if the scenario has some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +55,13 @@ class FaultyRun:
         self.scenario, self._make = scenario, make
         self.settings = Settings(**scenario.settings)
         timer_rng = Random(f"{scenario.seed} timers")  # nosec B311 # reproducible on purpose
-        machine = make(self.settings, scenario.clusters)
+        machine = self._new_machine(scenario.clusters)
         self.driver = MachineDriver(machine, BEGIN, timer_rng, scenario.fault_rate)
         self.executor = executor(self.driver, scenario.seed, scenario.items.__getitem__, self._plan)
         self.driver.on_crash = self._crash_and_restart
         self._incomplete: set[str] = set()
         self._limited: set[str] = set()
-        self.driver.record(RunSetup(BEGIN, dict(scenario.settings), scenario.clusters))
+        self.driver.record(RunSetup(BEGIN, dict(scenario.settings), scenario.clusters, scenario.pools))
         for metadata in scenario.clusters:
             cluster = FaultyCluster(metadata.name, scenario.nodes[metadata.name], self.executor)
             link = FaultyLink(
@@ -101,6 +102,8 @@ class FaultyRun:
             self.driver.feed(events.QueueResumed("owner", owner))
         for owner in sorted(self._limited):
             self._remove_limit(owner)
+        for pool in self.scenario.pools:
+            self.driver.feed(events.PoolChanged(pool))
         for metadata in self.scenario.clusters:
             self._heal(metadata)
         for task_id in sorted(self._incomplete):
@@ -150,7 +153,7 @@ class FaultyRun:
         self.driver.feed(events.HoldRequested(task_id, "not yet"))
         self.driver.after(seconds, self.driver.feed, events.ReleaseRequested(task_id))
 
-    def set_priority(self, task_id: str, priority: int) -> None:
+    def set_priority(self, task_id: str, priority: float) -> None:
         self.driver.feed(events.PriorityChanged(task_id, priority))
 
     def pause(self, what: Literal["cluster", "owner"], name: str, seconds: float) -> None:
@@ -166,6 +169,22 @@ class FaultyRun:
     def _remove_limit(self, owner: str) -> None:
         self._limited.discard(owner)
         self.driver.feed(events.OwnerLimitsChanged(owner, None))
+
+    def resize(self, pool: str, share: float, seconds: float) -> None:
+        """Change the quota of a pool for a while."""
+        whole = next(one for one in self.scenario.pools if one.name == pool)
+        quota = {name: amount * share for name, amount in whole.quota.items()}
+        places = {
+            place: {name: amount * share for name, amount in part.items()} for place, part in whole.place_quota.items()
+        }
+        self.driver.feed(events.PoolChanged(replace(whole, quota=quota, place_quota=places)))
+        self.driver.after(seconds, self.driver.feed, events.PoolChanged(whole))
+
+    def delete_pool(self, pool: str, seconds: float) -> None:
+        """Delete a pool, which drains if it is used, and create it again."""
+        self.driver.feed(events.PoolDeleted(pool))
+        whole = next(one for one in self.scenario.pools if one.name == pool)
+        self.driver.after(seconds, self.driver.feed, events.PoolChanged(whole))
 
     def cordon(self, name: str, seconds: float) -> None:
         metadata = self._metadata(name)
@@ -193,8 +212,10 @@ class FaultyRun:
                 unequal = rebuild_differences(driver.machine, driver.rows, self._new_machine, driver.now)
             driver.record(dump_state(driver.machine, driver.now, unequal))
 
-    def _new_machine(self) -> SchedulerMachine:
-        return self._make(self.settings, self.driver.machine.registry.list())
+    def _new_machine(self, clusters: tuple[ClusterMetadata, ...] | None = None) -> SchedulerMachine:
+        known = self.driver.machine.registry.list() if clusters is None else clusters
+        pools = {"pools": self.scenario.pools} if self.scenario.pools else {}
+        return self._make(self.settings, known, **pools)
 
     # ---- faults
 

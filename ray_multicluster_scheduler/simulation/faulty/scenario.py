@@ -21,6 +21,7 @@ from ray_multicluster_scheduler.common.model import (
     Resources,
     TaskDescription,
 )
+from ray_multicluster_scheduler.scheduler.pools.pool import Pool
 
 OWNERS = ["", "ann", "bob"]
 BEGIN = 1000.0
@@ -35,6 +36,7 @@ SETTINGS: dict[str, Any] = {
     "start_grace_s": 5,
     "snapshot_interval_s": 2,
     "health_check_interval_s": 10,
+    "preemption": {"min_runtime_s": 1, "cool_down_s": 5, "grace_s": 3},
     "retry_backoff": {"base_s": 0.5, "max_s": 5},
 }
 """Short times, so that much happens in a run."""
@@ -60,6 +62,7 @@ class Scenario:
     nodes: Mapping[str, Mapping[str, Resources]]
     actions: tuple[Action, ...]
     items: Mapping[str, TaskDescription] = field(default_factory=dict)
+    pools: tuple[Pool, ...] = ()
     fault_rate: float = 1.0
     """Scales how often a message is lost, late or repeated; 0 for a run in which only actions cause faults."""
 
@@ -77,6 +80,10 @@ class Style:
     """Items differ only in size: decisions are cheap, so that a run can have many steps."""
     stream: bool = False
     """After all faults, a stream of small tasks fills the fleet, with wide items among them."""
+    pools: bool = False
+    """Items belong to pools, whose quota changes at times."""
+    storm: bool = False
+    """Almost all items are preemptible and run for long, and their priorities differ much."""
 
 
 _MIXED = ("task", "task", "task", "task", "job", "actor", "gang")
@@ -87,7 +94,10 @@ STYLES = {
     "bursts": Style(2.5, _MIXED, (1.0, 1.0, 4.0), bursts=5),
     "stream": Style(2.5, ("task", "task", "gang"), (1.0, 2.0, 4.0), stream=True),
     "plain": Style(4.0, ("task", "task", "task", "task", "job"), (1.0, 2.0), plain=True),
+    "pools": Style(2.5, _MIXED, (1.0, 2.0, 4.0), pools=True),
+    "storm": Style(4.0, ("task",) * 8 + ("job", "actor", "gang"), (1.0, 2.0, 4.0), pools=True, storm=True),
 }
+_STYLES_BY_SEED = [style for style in STYLES.values() if not style.pools]
 
 
 def generate_scenario(seed: int, items: int = ITEMS, style: Style | None = None) -> Scenario:
@@ -96,7 +106,7 @@ def generate_scenario(seed: int, items: int = ITEMS, style: Style | None = None)
     The order of the random draws is part of the seed: an old seed must give the same scenario.
     """
     rng = Random(f"script {seed}")  # nosec B311 # reproducible on purpose
-    style = style or list(STYLES.values())[seed % len(STYLES)]
+    style = style or _STYLES_BY_SEED[seed % len(_STYLES_BY_SEED)]
     nodes = _draw_nodes(rng)
     clusters = tuple(_draw_cluster(rng, name) for name in nodes)
     names = list(nodes)
@@ -121,9 +131,15 @@ def generate_scenario(seed: int, items: int = ITEMS, style: Style | None = None)
     if style.stream:
         cpus = sum(node["CPU"] for one in nodes.values() for node in one.values())
         actions += _stream_actions(rng, described, BEGIN + length + 1, cpus)
+    pools: tuple[Pool, ...] = ()
+    if style.pools:
+        pool_rng = Random(f"pools {seed}")  # nosec B311 # reproducible on purpose
+        pools = _draw_pools(pool_rng, nodes)
+        actions += _pool_actions(pool_rng, pools, length)
+        described = {one: _pooled(pool_rng, item, pools, style) for one, item in described.items()}
     actions.sort(key=lambda action: action.at)
     settings = _draw_settings(rng, style)
-    return Scenario(seed, settings, clusters, nodes, tuple(actions), described, rng.choice([1.0, 1.0, 0.3]))
+    return Scenario(seed, settings, clusters, nodes, tuple(actions), described, pools, rng.choice([1.0, 1.0, 0.3]))
 
 
 def _stream_actions(rng: Random, described: dict[str, TaskDescription], at: float, cpus: float) -> list[Action]:
@@ -174,6 +190,60 @@ def _draw_cluster(rng: Random, name: str) -> ClusterMetadata:
         max_running_jobs=rng.choice([20, 2]),
         tags=("x",) if rng.random() < 0.5 else (),
     )
+
+
+def _draw_pools(rng: Random, nodes: Mapping[str, Mapping[str, Resources]]) -> tuple[Pool, ...]:
+    """Two or three pools that lend to each other, and one with a quota for some clusters. Each item fits each quota."""
+    lenders: list[Pool] = []
+    for name in ("p", "q", "r")[: rng.choice([2, 2, 3])]:
+        protected = rng.random() < 0.2
+        limit = {"CPU": rng.choice([2.0, 8.0])}
+        cohort = "all" if rng.random() < 0.9 else None
+        lenders.append(
+            Pool(
+                name=name,
+                quota={"CPU": rng.choice([8.0, 12.0])},
+                cohort=cohort,
+                borrow_limit=limit if not protected and rng.random() < 0.4 else {},
+                lend_limit=limit if rng.random() < 0.4 else {},
+                protected=protected,
+                reclaim="never" if cohort is None else rng.choice(["never", "lower_priority", "any"]),
+                preemptible=rng.random() < 0.5,
+                priority=rng.choice([0, 0, 2]),
+            )
+        )
+    some = rng.sample(sorted(nodes), rng.randint(1, len(nodes)))
+    return (*lenders, Pool(name="here", place_quota={place: {"CPU": 8.0} for place in some}))
+
+
+def _pooled(rng: Random, item: TaskDescription, pools: tuple[Pool, ...], style: Style) -> TaskDescription:
+    """The item in some pool or none; it may be preemptible, or urgent."""
+    if style.storm:
+        return replace(
+            item,
+            pool=rng.choice([None, None, *(pool.name for pool in pools)]),
+            preemptible=rng.random() < 0.9,
+            priority=rng.choice([0, 0, 1, 3, 6, 9]),
+            function_digest=f"runs {rng.choice([2.0, 5.0, 10.0])}" if item.kind == "task" else None,
+        )
+    return replace(
+        item,
+        pool=rng.choice([None, *(pool.name for pool in pools for _ in "ab")]),
+        preemptible=rng.choice([None, True, True, False]),
+        priority=rng.choice([item.priority, item.priority, 2.5, 9]),
+        min_runtime_s=rng.choice([None, None, 3.0]),
+    )
+
+
+def _pool_actions(rng: Random, pools: tuple[Pool, ...], length: float) -> list[Action]:
+    actions = []
+    for _ in range(rng.randint(0, 4)):
+        at, pool = BEGIN + rng.random() * length, rng.choice(pools).name
+        if rng.random() < 0.3:
+            actions.append(Action(at, "delete_pool", (pool, rng.uniform(1, 15))))
+        else:
+            actions.append(Action(at, "resize", (pool, rng.choice([0.0, 0.25, 0.5, 2.0]), rng.uniform(1, 15))))
+    return actions
 
 
 # ---- actions

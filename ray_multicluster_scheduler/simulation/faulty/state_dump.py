@@ -58,7 +58,7 @@ def rebuild_differences(
         if record.task.id not in rows
         or _durable_part(rows[record.task.id], names) != _durable_part(live.row(record.task.id), names)
     ]
-    fleet_rows = live.cluster_rows(), live.owner_rows()
+    fleet_rows = live.cluster_rows(), live.owner_rows(), live.pool_rows()
     rebuilt = make()
     rebuilt.handle(Restored(tuple(rows.values()), *fleet_rows, live.next_fence), now)
     found += [
@@ -66,7 +66,7 @@ def rebuild_differences(
         for task_id, row in rows.items()
         if _durable_part(rebuilt.row(task_id), names) != _durable_part(row, names)
     ]
-    if (rebuilt.cluster_rows(), rebuilt.owner_rows()) != fleet_rows:
+    if (rebuilt.cluster_rows(), rebuilt.owner_rows(), rebuilt.pool_rows()) != fleet_rows:
         found.append("the operators' settings of clusters or owners differ")
     return tuple(found)
 

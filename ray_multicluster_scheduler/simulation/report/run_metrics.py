@@ -141,7 +141,7 @@ class RunMetrics:
     def _waits_by(self, what: str) -> dict[str, Any]:
         keys = sorted(key for kind, key in self._waits if kind == what)
         if what == "priority":
-            keys.sort(key=int, reverse=True)
+            keys.sort(key=float, reverse=True)
         return {key: spread(self._waits[what, key]) for key in keys}
 
     def _cluster(self, name: str) -> dict[str, Any]:

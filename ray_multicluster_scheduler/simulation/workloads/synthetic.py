@@ -14,7 +14,7 @@ from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model.item_fields import Kind
 from ray_multicluster_scheduler.control_plane.config.validation_errors import did_you_mean
 from ray_multicluster_scheduler.simulation.simulated_fleet import SimulatedFleet
-from ray_multicluster_scheduler.simulation.size_syntax import parse_amounts, parse_time
+from ray_multicluster_scheduler.simulation.size_syntax import parse_amounts, parse_priority, parse_time
 from ray_multicluster_scheduler.simulation.virtual_fleet.virtual_clock import random_stream
 from ray_multicluster_scheduler.simulation.workloads.workload import KINDS, Item, Workload
 
@@ -240,7 +240,7 @@ class _ItemGenerator:
         self._gpus, self._gpu_size = _parse_share("gpus", recipe.gpus)
         self._memory = parse_amounts(f"memory={recipe.memory}") if recipe.memory else {}
         self._owners = _WeightedChoice("owners", recipe.owners, str)
-        self._priorities = _WeightedChoice("priorities", recipe.priorities, int)
+        self._priorities = _WeightedChoice("priorities", recipe.priorities, parse_priority)
         self._kinds = _WeightedChoice("kinds", recipe.kinds, _kind)
         self._tags = _tag_shares("tags", recipe.tags)
         self._require = _tag_shares("require", recipe.require)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeVar
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
-from ray_multicluster_scheduler.simulation.size_syntax import parse_amounts, parse_time
+from ray_multicluster_scheduler.simulation.size_syntax import parse_amounts, parse_priority, parse_time
 from ray_multicluster_scheduler.simulation.workloads.workload import KINDS, OUTCOMES, Item, Workload
 
 COLUMNS = ("submit", "shape", "run", "owner", "priority", "tags", "kind", "function", "members", "fails", "outcome")
@@ -97,13 +97,13 @@ class _Row:
             needs=self._shape(),
             run_s=self._time("run"),
             owner=self._text("owner"),
-            priority=self._integer("priority", 0, least=None),
+            priority=self._priority(),
             tags=tuple(tag for tag in tags if not tag.startswith(REQUIRED_MARK)),
             require_tags=tuple(tag[1:] for tag in tags if tag.startswith(REQUIRED_MARK)),
             kind=self._one_of("kind", KINDS),
             function=self._text("function"),
-            members=self._integer("members", 1, least=1),
-            fails=self._integer("fails", 0, least=0),
+            members=self._integer("members", 1),
+            fails=self._integer("fails", 0),
             outcome=self._one_of("outcome", OUTCOMES),
         )
 
@@ -129,13 +129,21 @@ class _Row:
         except ConfigurationError as error:
             self._invalid(f"column shape: {error.message.rstrip('.')}")
 
-    def _integer(self, column: str, default: int, *, least: int | None) -> int:
+    def _priority(self) -> float:
+        text = self._text("priority") or "0"
+        try:
+            return parse_priority(text)
+        except ValueError:
+            self._invalid(f"column priority: {text!r} is not a number")
+
+    def _integer(self, column: str, least: int) -> int:
+        """A number of at least ``least``, which is the default."""
         text = self._text(column)
         try:
-            number = int(text) if text else default
+            number = int(text) if text else least
         except ValueError:
             self._invalid(f"column {column}: {text!r} is not a whole number")
-        if least is not None and number < least:
+        if number < least:
             self._invalid(f"column {column}: {number} is less than {least}")
         return number
 

@@ -36,7 +36,7 @@ class Item:
     needs: Resources
     run_s: float
     owner: str = ""
-    priority: int = 0
+    priority: float = 0
     tags: tuple[str, ...] = ()
     require_tags: tuple[str, ...] = ()
     kind: Kind = "task"

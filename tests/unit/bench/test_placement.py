@@ -84,35 +84,37 @@ def test_the_views_of_a_completion_are_those_without_the_item_that_ends() -> Non
 
 
 @pytest.mark.parametrize(
-    ("cold_rate", "steady_rate", "long", "expected"),
+    ("cold_rate", "steady_rate", "pooled", "long", "expected"),
     [
-        (3000, 10_000, {"per_s": 7000}, []),
-        (2999, 10_000, {"per_s": 7000}, ["cold, 20 clusters"]),
-        (3000, 9999, {"per_s": 7000}, ["steady, 20 clusters"]),
-        (3000, 15_000, {"per_s": 9900}, ["long queue"]),
-        (3000, 10_000, {"per_s": 9999, "handle_ms": {"p50": 1, "p99": 5.1, "max": 6}}, ["long queue"]),
-        (3000, 10_000, {"per_s": 9999, "bytes_per_item": 1024}, ["long queue"]),
-        (3000, 10_000, {"per_s": 9999, "wrong": ["t: x"]}, ["every re-checked decision is the naive one"]),
-        (3000, 10_000, {"per_s": 9999, "checked": 9}, ["the requested number of decisions was checked"]),
+        (3000, 10_000, 0.8, {"per_s": 7000}, []),
+        (2999, 10_000, 0.8, {"per_s": 7000}, ["cold, 20 clusters"]),
+        (3000, 9999, 0.8, {"per_s": 7000}, ["steady, 20 clusters"]),
+        (3000, 10_000, 0.79, {"per_s": 7000}, ["steady with 50 pools"]),
+        (3000, 15_000, 0.8, {"per_s": 9900}, ["long queue"]),
+        (3000, 10_000, 0.8, {"per_s": 9999, "handle_ms": {"p50": 1, "p99": 5.1, "max": 6}}, ["long queue"]),
+        (3000, 10_000, 0.8, {"per_s": 9999, "bytes_per_item": 1024}, ["long queue"]),
+        (3000, 10_000, 0.8, {"per_s": 9999, "wrong": ["t: x"]}, ["every re-checked decision is the naive one"]),
+        (3000, 10_000, 0.8, {"per_s": 9999, "checked": 9}, ["the requested number of decisions was checked"]),
     ],
 )
 def test_floors_are_judged_by_the_fleet_of_twenty(
-    cold_rate: float, steady_rate: float, long: dict[str, Any], expected: list[str]
+    cold_rate: float, steady_rate: float, pooled: float, long: dict[str, Any], expected: list[str]
 ) -> None:
-    document = report([loop(20, cold_rate), loop(2, 1)], [loop(20, steady_rate), loop(2, 1)], loop(20, **long), 50)
+    colds, steadies = [loop(20, cold_rate), loop(2, 1)], [loop(20, steady_rate), loop(2, 1)]
+    document = report(colds, steadies, loop(20, steady_rate * pooled, checked=0), loop(20, **long), 50)
     assert missed(document) == expected
     assert table(document).count("MISS") == len(expected) + 2  # the aims
 
 
 def test_unmeasured_values_get_no_verdict() -> None:
-    document = report([loop(2, 1)], [loop(2, 1)], None, 20)
-    assert [one["promise"][:5] for one in document["floors"]] == ["every", "the r"]
+    document = report([loop(2, 1)], [loop(2, 1)], loop(2, 1, checked=0), None, 20)
+    assert [one["promise"][:5] for one in document["floors"]] == ["stead", "every", "the r"]
     assert missed(document) == []
 
 
 def test_one_line_of_json_and_an_exit_code(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.placement.cold", lambda clusters, seconds, samples, clock: loop(clusters, 1))
-    monkeypatch.setattr("bench.placement.steady", lambda clusters, queued, seconds, samples, clock: loop(clusters, 1))
+    monkeypatch.setattr("bench.placement.steady", lambda clusters, *_: loop(clusters, 1))
     assert main(["--json", "--clusters", "20", "--check", "--checks", "1"]) == 1
     (line,) = capsys.readouterr().out.splitlines()
     document = json.loads(line)

@@ -108,7 +108,8 @@ def test_fixed_words_are_completed(offered: Offer, tmp_path: Path) -> None:
 def test_the_states_are_all_that_there_are() -> None:
     assert sorted(STATES) == sorted(map(str, TaskState))
     assert KINDS == item_fields.KINDS
-    assert (*event.DURABLE, event.TELEMETRY) == events._TYPES  # those of serving are read by its own WebSocket
+    # Those of serving are read by its own WebSocket:
+    assert (*event.DURABLE, *event.TOPICS, event.TELEMETRY) == events._TYPES
     assert tuple(map(str, Role)) == token._ROLES
 
 

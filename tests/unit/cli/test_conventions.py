@@ -52,6 +52,12 @@ NEED_A_SERVICE = [
     "owner list",
     "owner show x",
     "owner set x --max-running 1",
+    "pool list",
+    "pool show x",
+    "pool create x --quota CPU=1",
+    "pool resize x --quota CPU=1",
+    "pool relabel x a=b",
+    "pool delete x",
     "token create x --role viewer",
     "config log-level",
     "token list",
@@ -123,6 +129,7 @@ class TestCommands:
             ("job list", "no job is known"),
             ("actor list", "no actor is alive, or was recently"),
             ("owner list", "no owner has unfinished items, or limits"),
+            ("pool list", "there are no pools"),
         ],
     )
     def test_an_empty_list_prints_the_reason(self, service: HttpService, rmcs: Rmcs, words: str, answer: str) -> None:

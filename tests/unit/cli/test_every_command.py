@@ -70,6 +70,11 @@ class Stage:
         until(lambda: self._state(job) == "CANCELLED")
         return job
 
+    def pool(self) -> str:
+        name = self.new("pool")
+        assert self.service.ask("PUT", f"/api/v1/pools/{name}", {"quota": {"CPU": 2}})[0] == 200
+        return name
+
     def python_file(self) -> str:
         """A module that no other test has loaded, with a class to deploy."""
         return self.file("class Model:\n    def infer(self, page):\n        return page\n", f"model_{uuid4().hex}.py")
@@ -187,6 +192,7 @@ CASES: dict[str, Case] = {
     "clusters declare-dead": Case(lambda _: ["mac", "--force"], of("clusters/{name}/declare-dead", method="post")),
     "clusters apply": Case(lambda stage: [stage.clusters(), "--dry-run"], of("clusters/apply", method="post")),
     "explain": Case(lambda stage: [stage.waiting()], of("items/{item_id}/explain")),
+    "preempt": Case(lambda stage: [stage.waiting(), "--dry-run"], of("items/{item_id}/preemption")),
     "plan": Case(lambda _: ["--cpus", "1"], of("plan", method="post")),
     "events": Case(
         lambda stage: [stage.running()][1:],
@@ -203,13 +209,20 @@ CASES: dict[str, Case] = {
     ),
     "config check": Case(
         lambda stage: [stage.clusters()],
-        shape=thing(source="string", clusters="array", settings="array", warnings="array"),
+        shape=thing(source="string", clusters="array", pools="array", settings="array", warnings="array"),
     ),
     "config show": Case(nothing, of("settings")),
     "config log-level": Case(lambda _: ["info"], of("log-level", method="put")),
     "owner list": Case(lambda stage: [stage.running()][1:], of("owners", "owners")),
     "owner show": Case(lambda stage: [stage.running(), "ann"][1:], of("owners/{owner}")),
     "owner set": Case(lambda _: ["ann", "--max-running", "5"], of("owners/{owner}", method="put")),
+    "pool list": Case(lambda stage: [stage.pool()][1:], of("pools", "pools")),
+    "pool show": Case(lambda stage: [stage.pool()], of("pools/{name}")),
+    "pool create": Case(lambda stage: [stage.new("p"), "--quota", "CPU=2"], of("pools/{name}", method="put")),
+    "pool resize": Case(lambda stage: [stage.pool(), "--quota", "CPU=3"], of("pools/{name}", method="patch")),
+    "pool relabel": Case(lambda stage: [stage.pool(), "team=nlp"], of("pools/{name}", method="patch")),
+    "pool delete": Case(lambda stage: [stage.pool()], of("pools/{name}", method="delete")),
+    "pool apply": Case(lambda stage: ["-f", stage.file("pools: [{name: a}]\n")], of("pools", method="put")),
     "token create": Case(lambda _: ["bob", "--role", "viewer"], of("tokens", method="post")),
     "token list": Case(nothing, of("tokens", "tokens")),
     "token revoke": Case(

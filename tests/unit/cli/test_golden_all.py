@@ -21,6 +21,8 @@ WITHOUT = {
     "task logs": "what an item printed, as it is",
     "job logs": "what a job printed, as it is",
     "job submit": "what a job prints, between two lines of words",
+    "pool delete": "a name, and a line of words",
+    "pool apply": "the names of pools, by what was done to them",
     "token create": "a secret, and a line of words",
     "trace": "the name of a file",
     "debug-dump": "the name of a file",

@@ -16,6 +16,7 @@ from ray_multicluster_scheduler.cli.commands.clusters import (
 from ray_multicluster_scheduler.cli.commands.doctor import findings_text
 from ray_multicluster_scheduler.cli.commands.fleet import local_table, remedies
 from ray_multicluster_scheduler.cli.commands.owner import owners_table
+from ray_multicluster_scheduler.cli.commands.pool import pool_overview, pools_table
 from ray_multicluster_scheduler.cli.commands.serving import deployment_overview, deployments_table
 from ray_multicluster_scheduler.cli.commands.token import tokens_table
 from ray_multicluster_scheduler.cli.doctor.findings import ok, problem, warning
@@ -174,6 +175,36 @@ LOCAL = [
     ClusterStatus("mac", "not answering", "127.0.0.1:10002", "http://127.0.0.1:8266", ["macos", "arm64"], [41_300]),
     ClusterStatus("cluster3", "down", "127.0.0.1:10003", "http://127.0.0.1:8267", [], []),
 ]
+
+
+def use(cluster: str | None, resource: str, quota: float, used: float, borrowed: float, lent: float) -> dict[str, Any]:
+    return {
+        "cluster": cluster, "resource": resource, "quota": quota, "used": used, "reserved": 0.0, "borrowed": borrowed,
+        "lent": lent, "available": max(0.0, quota - used - lent), "sentence": "…",
+    }  # fmt: skip
+
+
+def pool(name: str, running: int, waiting: int, *uses: dict[str, Any], **values: Any) -> dict[str, Any]:
+    quota = {one["resource"]: one["quota"] for one in uses if one["cluster"] is None}
+    on_clusters = {one["cluster"]: {one["resource"]: one["quota"]} for one in uses if one["cluster"]}
+    return {
+        "name": name, "labels": {}, "quota": quota, "cluster_quota": on_clusters, "cohort": "research",
+        "borrow_limit": {}, "lend_limit": {}, "protected": False, "reclaim": "never", "priority": 0,
+        "preemptible": False, "owners": [], "source": "configured", "draining": False, "waiting": waiting,
+        "running": running, "use": list(uses), **values,
+    }  # fmt: skip
+
+
+POOLS = [
+    pool(
+        "train", 12, 40, use(None, "CPU", 16.0, 20.0, 4.0, 0.0), use(None, "GPU", 4.0, 2.0, 0.0, 0.0),
+        use(None, "memory", 64 * 2**30, 2.5 * 2**30, 0.0, 0.0), labels={"team": "nlp", "stage": "pretrain"},
+        borrow_limit={"CPU": 8.0}, reclaim="lower_priority", priority=2.5, preemptible=True, source="changed",
+    ),
+    pool("serve", 4, 0, use(None, "CPU", 8.0, 4.0, 0.0, 4.0), owners=["ann", "ben"], lend_limit={"CPU": 4.0}),
+    pool("lab", 1, 0, use("centos", "CPU", 4.0, 1.0, 0.0, 0.0), cohort=None, protected=True, draining=True),
+    pool("open", 0, 0, cohort=None, source="created"),
+]  # fmt: skip
 PICTURES = {
     "clusters": Picture(lambda: clusters_overview(CLUSTERS), ("clusters", "clusters list"), BOTH),
     "clusters-show": Picture(lambda: cluster_facts(CENTOS, NOW), ("clusters show",)),
@@ -182,6 +213,8 @@ PICTURES = {
     "clusters-apply": Picture(lambda: FoldedText("\n".join(applied_lines(APPLIED, dry_run=True))), ("clusters apply",)),
     "doctor": Picture(lambda: findings_text(FINDINGS), ("doctor",)),
     "owner": Picture(lambda: owners_table(OWNERS), ("owner list", "owner show", "owner set"), BOTH),
+    "pool": Picture(lambda: pools_table(POOLS), ("pool list",), BOTH),
+    "pool-show": Picture(lambda: pool_overview(POOLS[0]), ("pool show", "pool create", "pool resize", "pool relabel")),
     "serving-list": Picture(lambda: deployments_table(DEPLOYMENTS), ("serving list",), BOTH),
     "serving-status": Picture(lambda: deployment_overview(DEPLOYMENTS[0]), ("serving status",), BOTH),
     "token": Picture(lambda: tokens_table(TOKENS, NOW), ("token list",), BOTH),

@@ -11,6 +11,7 @@ import pytest
 from ray_multicluster_scheduler.cli.commands.events import event_line
 from ray_multicluster_scheduler.cli.commands.explain import explanation_text
 from ray_multicluster_scheduler.cli.commands.job import status_text
+from ray_multicluster_scheduler.cli.commands.preempt import preemption_overview
 from ray_multicluster_scheduler.cli.commands.queue import queue_overview
 from ray_multicluster_scheduler.cli.commands.status import status_overview
 from ray_multicluster_scheduler.cli.commands.submit import plan_text
@@ -155,12 +156,38 @@ EVENTS = [
     {"type": "missed", "number": None, "at": None, "from": 105, "to": 120},
 ]
 STANDING = {"status": "FAILED", "message": "The entrypoint ended with exit code 1."}
+
+
+def candidate(name: str, rank: int | None, priority: float, lost_s: float, code: str, why: str) -> dict[str, Any]:
+    """A row of a preemption."""
+    row = {"id": name, "cluster": "mac", "priority": priority, "lost_s": lost_s, "rank": rank}
+    return {**row, "code": code, "sentence": why}
+
+
+PREEMPTION = {
+    "id": "urgent-1",
+    "state": "QUEUED",
+    "code": "WOULD_PREEMPT",
+    "sentence": "2 items would give way on mac",
+    "cluster": "mac",
+    "victims": [
+        {"id": "train-7", "reason": "same_pool_priority", "priority": 0, "lost_s": 125.0},
+        {"id": "train-9", "reason": "reclaim", "priority": 2.5, "lost_s": 4000.0},
+    ],
+    "candidates": [
+        candidate("train-7", 1, 0, 125.0, "same_pool_priority", "its priority 0 is 1 or more below 5"),
+        candidate("train-9", 2, 2.5, 4000.0, "reclaim", "pool train borrows what pool serve claims back"),
+        candidate("train-12", None, 0, 20.0, "MIN_RUNTIME", "it has run 20 s of at least 60 s"),
+    ],
+    "total": 53,
+}
 PICTURES = {
     "status": Picture(lambda: status_overview(STATUS, NOW), ("status",), BOTH),
     "task-list": Picture(lambda: items_table(ITEMS, NOW), ("task list",), BOTH),
     "task-show": Picture(lambda: item_facts(FAILED, NOW), ("task show",)),
     "explain": Picture(lambda: explanation_text(STORY, "the service http://127.0.0.1:8000"), ("explain",), BOTH),
     "queue": Picture(lambda: queue_overview(QUEUE, NOW), ("queue",), BOTH),
+    "preempt": Picture(lambda: preemption_overview(PREEMPTION), ("preempt",), BOTH),
     "plan": Picture(lambda: plan_text(PLANNED), ("plan",), BOTH),
     "job-list": Picture(lambda: jobs_table(JOBS, NOW), ("job list",), BOTH),
     "job-status": Picture(

@@ -113,7 +113,16 @@ def test_same_option_has_the_same_help(option: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flag", "keyword"), [("--priority", "priority"), ("--retries", "retries"), ("--tag", "tags"), ("--name", "name")]
+    ("flag", "keyword"),
+    [
+        ("--priority", "priority"),
+        ("--retries", "retries"),
+        ("--tag", "tags"),
+        ("--name", "name"),
+        ("--label", "labels"),
+        ("--pool", "pool"),
+        ("--min-runtime", "min_runtime_s"),
+    ],
 )
 def test_submit_options_are_as_the_fields_are_defined(flag: str, keyword: str) -> None:
     (option,) = (one for one in ALL["job submit"].params if flag in one.opts)

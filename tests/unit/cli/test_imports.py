@@ -44,7 +44,7 @@ def loaded_by(*words: str) -> list[str]:
         ("status -o json", 230, 50),
         ("task list", 280, 43),
         ("task list -o json --limit 5", 310, 43),  # a number that is typed is converted by pydantic
-        ("task show t1", 280, 43),
+        ("task show t1", 280, 44),
         ("queue", 280, 43),
         ("job list", 280, 46),
         ("clusters list", 290, 47),

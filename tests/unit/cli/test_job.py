@@ -250,17 +250,39 @@ class TestSubmit:
         env.write_text("env_vars: {COLOUR: red}\n")
         service.plane.cpus = {"CPU": 8, "disk": 4, "tpu": 4, "memory": 2**30}  # else nobody could ever run it
         service.plane.runtime.call_and_wait(lambda: service.plane.refresh("mac"))
-        words = ["--job-id", "j1", "--runtime-env", str(env), "--metadata-json", '{"who": "ann"}', "--priority", "3"]
+        words = ["--job-id", "j1", "--runtime-env", str(env), "--metadata-json", '{"who": "ann"}', "--priority", "2.5"]
         words += ["--entrypoint-num-cpus", "0.5", "--entrypoint-memory", "1000", "--entrypoint-resources", '{"tpu": 1}']
         words += ["--cpus", "2", "--resource", "disk=1", "--tag", "fast", "--name", "nightly", "--retries", "2"]
+        words += [
+            "--label",
+            "team=nlp",
+            "--label",
+            "rest=a=b",
+            "--pool",
+            "nlp",
+            "--no-preemptible",
+            "--min-runtime",
+            "60",
+        ]
         words += ["--entrypoint-num-gpus", "0", "--verify", "true", "--log-style", "record", "--log-color", "false"]
+        assert service.ask("PUT", "/api/v1/pools/nlp", {})[0] == 200
         assert rmcs("job", "submit", "--no-wait", *words, "--", "true").code == 0
         task = service.plane.runtime.run(service.plane.runtime.find_item("j1")).task  # type: ignore[union-attr]  # it is there
         assert task.job is not None
         assert task.job.metadata == {"who": "ann"}
         assert task.job.entrypoint_resources == {"CPU": 0.5, "memory": 1000, "tpu": 1}
         assert (dict(task.requirements), task.tags, task.name) == ({"CPU": 2, "disk": 1}, ("fast",), "nightly")
-        assert (task.priority, task.retries, task.runtime_env["env_vars"]) == (3, 2, {"COLOUR": "red"})
+        assert (task.priority, task.retries, task.runtime_env["env_vars"]) == (2.5, 2, {"COLOUR": "red"})
+        pool = {"labels": {"team": "nlp", "rest": "a=b"}, "pool": "nlp", "preemptible": False, "min_runtime_s": 60.0}
+        assert task.pool_fields == pool
+        reported = json.loads(rmcs("job", "status", "j1", "-o", "json").out)
+        assert reported.items() >= pool.items()
+        assert schema_violations(service, "/api/v1/jobs/{job_id}", reported) == []
+
+    def test_a_whole_priority_and_no_fields_of_pools(self, service: HttpService, rmcs: Rmcs) -> None:
+        assert rmcs("job", "submit", "--no-wait", "--submission-id", "j1", "--priority", "5.0", "--", "true").code == 0
+        task = service.plane.runtime.run(service.plane.runtime.find_item("j1")).task  # type: ignore[union-attr]  # it is there
+        assert (str(task.priority), task.pool_fields) == ("5", {})
 
     def test_a_folder_travels_along(self, service: HttpService, rmcs: Rmcs, tmp_path: Path) -> None:
         (tmp_path / "x.py").write_text("print(1)")
@@ -281,6 +303,12 @@ class TestSubmit:
             (["--headers", '{"Cookie": "x"}'], "only header"),
             (["--resource", "tpu"], "NAME=AMOUNT"),
             (["--priority", "9999999"], "'--priority': expected less than or equal to 1000000."),
+            (["--priority", "nan"], "Invalid value for '--priority'"),
+            (["--label", "team"], "--label: 'team' is not KEY=VALUE, such as team=nlp."),
+            (["--label", "=nlp"], "--label: '=nlp' is not KEY=VALUE"),
+            (["--label", f"team={'x' * 257}"], "at most 64 texts by name"),
+            (["--pool", ""], "--pool: it is empty; give a value"),
+            (["--min-runtime", "0"], "min_runtime_s is 0.0"),
             (["--name", ""], "--name: it is empty; give a value"),
             (["--submission-id", ""], "--submission-id: it is empty; give a value"),
             (["--working-dir", " "], "--working-dir: it is empty; give a value"),

@@ -62,9 +62,9 @@ def test_a_name_with_a_slash_in_it(service: HttpService, capsys: pytest.CaptureF
 
 
 def test_limits_that_are_not_named_stay(service: HttpService, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["owner", "set", "ann", "--max-running", "9", "--max-gpus", "none", "--max-priority", "-3"]) == 0
-    assert lines(capsys)[1] == ["ann", "0", "0", "2", "1000000", "9", "–", "-3", "set", "later", "no"]
-    limits = {**ANN, "max_running": 9, "max_gpus": None, "max_priority": -3}
+    assert main(["owner", "set", "ann", "--max-running", "9", "--max-gpus", "none", "--max-priority", "-3.5"]) == 0
+    assert lines(capsys)[1] == ["ann", "0", "0", "2", "1000000", "9", "–", "-3.5", "set", "later", "no"]
+    limits = {**ANN, "max_running": 9, "max_gpus": None, "max_priority": -3.5}
     assert service.get("/api/v1/owners/ann")["limits"] == limits
     assert main(["owner", "set", "ann", "--weight", "0.5", "-o", "json"]) == 0
     row = json.loads(capsys.readouterr().out)

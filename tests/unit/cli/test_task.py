@@ -285,6 +285,28 @@ class TestOrders:
         assert "alpha-1 has ended" in over.err
         assert rmcs("task", "priority", "beta-1", "high").code == 2
 
+    def test_a_priority_with_a_fraction(self, two: HttpService, rmcs: Rmcs) -> None:
+        assert rmcs("task", "priority", "alpha-2", "2.5").err == "rmcs: alpha-2 has priority 2.5 now\n"
+        assert rmcs("task", "priority", "alpha-2", "3.0").err == "rmcs: alpha-2 has priority 3 now\n"
+        assert "3" in rmcs("queue").out.splitlines()[-1].split()
+        refused = rmcs("task", "priority", "alpha-2", "nan")
+        assert (refused.code, refused.out) == (2, "")
+        assert "priority is nan" in refused.err
+
+    def test_the_fields_of_pools(self, two: HttpService, rmcs: Rmcs) -> None:
+        two.submit("t1", labels={"team": "nlp", "cost": ""}, pool="nlp", preemptible=True, min_runtime_s=90.0)
+        facts = {"labels": "team=nlp, cost=", "pool": "nlp", "preemptible": "yes", "runs at least": "90 s"}
+        shown = [" ".join(line.split()) for line in rmcs("task", "show", "t1").out.splitlines()]
+        assert {f"{name} {value}" for name, value in facts.items()} <= set(shown)
+        explained = rmcs("explain", "t1").out.splitlines()
+        assert {f"  {name}: {value}" for name, value in facts.items()} <= set(explained)
+        for words in (("task", "show", "t1"), ("explain", "t1")):
+            reported = json.loads(rmcs(*words, "-o", "json").out)
+            assert (reported["labels"], reported["preemptible"]) == ({"team": "nlp", "cost": ""}, True)
+        (row,) = (one for one in json.loads(rmcs("task", "list", "-o", "json").out) if one["id"] == "t1")
+        assert (row["pool"], row["min_runtime_s"]) == ("nlp", 90.0)
+        assert not {"labels", "pool"} & json.loads(rmcs("task", "show", "alpha-2", "-o", "json").out).keys()
+
 
 class TestRetry:
     def failed(self, service: HttpService, *ids: str) -> None:

@@ -17,6 +17,7 @@ from ray_multicluster_scheduler.cli.top.state import (
     press,
     visible_rows,
 )
+from tests.unit.cli import test_golden_clusters
 from tests.unit.cli.conftest import Rmcs
 from tests.unit.cli.golden import NOW, compare
 from tests.unit.cli.golden_data import GIB, HELD, STATUS, row, waiting
@@ -182,6 +183,14 @@ class TestPicture:
         lines = self.drawn(keys, width, height).export_text().split("\n")
         assert len(lines) == height
         assert max(map(cell_len, lines)) <= width
+
+    def test_pools_between_clusters_and_queue(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(SEEN, "pools", test_golden_clusters.POOLS)
+        shown = self.drawn("", 110, 24).export_text()
+        assert shown.index("centos") < shown.index("train") < shown.rindex("Queue 22")
+        assert "train" not in self.drawn("2", 110, 24).export_text()
+        for height in range(1, 24):
+            assert len(self.drawn("", 60, height).export_text().split("\n")) == height
 
     def test_a_service_that_is_lost(self) -> None:
         for keys, pause in (("", ""), ("p", "PAUSED  ")):

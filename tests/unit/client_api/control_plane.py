@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ray_multicluster_scheduler.app.client_api.handles.handle import Handle, JobHandle, TaskHandle
 from ray_multicluster_scheduler.common.model import FailureClass, TaskDescription, TaskState
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig, Settings
+from ray_multicluster_scheduler.control_plane.config.pool_config import PoolConfig
 from ray_multicluster_scheduler.control_plane.runtime.runtime import Runtime
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Dispatch
@@ -26,12 +27,13 @@ def until(condition: Callable[[], object], timeout: float = 30.0) -> None:
         time.sleep(0.002)
 
 
-def fleet(**settings: Any) -> FleetConfig:
+def fleet(*, pools: Sequence[Mapping[str, Any]] = (), **settings: Any) -> FleetConfig:
     """One cluster, at a port where nobody listens."""
     backoff = {"base_s": 0.01, "max_s": 0.01}
     return FleetConfig(
         settings=Settings(**{**FREE, "retry_backoff": backoff, **settings}),
         clusters=(ClusterConfig(name="mac", dashboard=CLOSED_PORT),),
+        pools=tuple(PoolConfig(**one) for one in pools),
     )
 
 

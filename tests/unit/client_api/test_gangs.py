@@ -127,6 +127,11 @@ class TestTheDescription:
         assert (gang.of, gang.strategy) == ("task", "SPREAD")
         assert new.task.id.startswith("gang-")
 
+    def test_the_fields_of_pools_are_those_of_the_whole_gang(self, plane: ActorPlane) -> None:
+        fields = {"labels": {"team": "nlp"}, "pool": "nlp", "preemptible": True, "min_runtime_s": 60.0}
+        task = described(plane, [len, len], priority=2.5, **fields).task
+        assert (task.priority, task.pool_fields) == (2.5, fields)
+
     def test_names(self, plane: ActorPlane) -> None:
         assert described(plane, [len, len]).task.name == "2 × len"
         assert described(plane, [len, sum, len]).task.name == "len, sum"

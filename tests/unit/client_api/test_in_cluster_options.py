@@ -79,6 +79,7 @@ def test_invalid_options_are_rejected(options: dict[str, Any], sentence: str) ->
 
 def test_labels_and_options_without_effect_are_accepted() -> None:
     quiet = {"tags": ["x"], "owner": "me", "priority": 3, "fallback": "wait", "run_timeout": None, "require_tags": ()}
+    quiet |= {"labels": {"team": "nlp"}, "pool": "nlp", "preemptible": True, "min_runtime_s": 60}
     assert task_options({"CPU": 1}, {**quiet, "name": "shown", "num_returns": 2}, "mac") == {
         "num_cpus": 1.0,
         "name": "shown",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from ray_multicluster_scheduler.app.client_api.options import (
 )
 from ray_multicluster_scheduler.common.context_manager import ClusterContextManager
 from ray_multicluster_scheduler.common.exception import ConfigurationError, TaskSubmissionError
+from ray_multicluster_scheduler.common.model import TaskDescription
 from ray_multicluster_scheduler.control_plane.config import Settings
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 
@@ -99,8 +101,20 @@ def test_lists_become_tuples_and_classes_become_names() -> None:
         ({"tags": 5}, "tags", "gpu"),
         ({"require_tags": ["", "x"]}, "require_tags", "text"),
         ({"deny_clusters": [1]}, "deny_clusters", "text"),
-        ({"priority": 1.5}, "priority", "whole number"),
-        ({"priority": True}, "priority", "whole number"),
+        ({"priority": True}, "priority is True", "a number between"),
+        ({"priority": float("nan")}, "priority is nan", "a number between"),
+        ({"priority": float("-inf")}, "priority is -inf", "a number between"),
+        ({"priority": "2.5"}, "priority is '2.5'", "a number between"),
+        ({"labels": {"team": 5}}, r"labels\['team'\] is 5", "as text"),
+        ({"labels": ["team"]}, "labels is ", "a mapping"),
+        ({"labels": {"": "nlp"}}, "labels is ", "at most 64 texts by name"),
+        ({"labels": {"team": "x" * 257}}, "labels is ", "of at most 256"),
+        ({"labels": {"x" * 257: ""}}, "labels is ", "names of 1 to 256 characters"),
+        ({"labels": {str(number): "" for number in range(65)}}, "labels is ", "at most 64"),
+        ({"pool": ""}, "pool", "as plain text"),
+        ({"pool": 5}, "pool", "as plain text"),
+        ({"min_runtime_s": 0}, "min_runtime_s is 0", "above 0"),
+        ({"min_runtime_s": True}, "min_runtime_s is True", "above 0"),
         ({"retries": "3"}, "retries", "whole number"),
         ({"run_timeout": 0}, "run_timeout", "above 0"),
         ({"run_timeout": "1"}, "run_timeout", "above 0"),
@@ -113,6 +127,38 @@ def test_wrong_options_are_refused_by_name(options: dict[str, Any], named: str, 
     with pytest.raises(ConfigurationError, match=named) as caught:
         fields(**options)
     assert hint in str(caught.value.next_step)
+
+
+@pytest.mark.parametrize(
+    ("given", "made"), [(5, "5"), (5.0, "5"), (2.5, "2.5"), (-0.0, "0"), (1e6, "1000000"), (None, "0")]
+)
+def test_a_whole_priority_stays_whole(given: float | None, made: str) -> None:
+    assert str(fields(priority=given)["priority"]) == made
+    assert str(TaskDescription("t", "task", "t", priority=given or 0).priority) == made
+
+
+@pytest.mark.parametrize("kind", ["task", "job", "actor", "gang"])
+def test_the_fields_of_pools_are_options_of_all_kinds(kind: str) -> None:
+    unset = {"labels": {}, "pool": None, "preemptible": None, "min_runtime_s": None}
+    assert fields(kind).items() >= unset.items()
+    given: dict[str, Any] = {
+        "labels": {"team": "nlp", "x" * 256: "y" * 256, "empty": ""},
+        "pool": "nlp",
+        "preemptible": False,
+        "min_runtime_s": 60.0,
+    }
+    assert fields(kind, **given).items() >= given.items()
+    assert fields(kind, **dict.fromkeys(unset)).items() >= unset.items()
+
+
+def test_what_is_set_of_them() -> None:
+    plain = TaskDescription("t", "task", "t")
+    assert plain.pool_fields == {}
+    full = replace(plain, labels={"a": "b"}, pool="p", preemptible=False, min_runtime_s=1.5)
+    assert full.pool_fields == {"labels": {"a": "b"}, "pool": "p", "preemptible": False, "min_runtime_s": 1.5}
+    assert TaskDescription.from_dict(full.to_dict()) == full
+    with pytest.raises(ConfigurationError, match="min_runtime_s is 0"):
+        replace(plain, min_runtime_s=0)
 
 
 def test_jobs_have_one_option_more() -> None:

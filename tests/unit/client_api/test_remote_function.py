@@ -126,6 +126,20 @@ class TestCalling:
         _, _, other = payload(scheduler, add.options(num_cpus=2, name="mine").remote(1, 2))
         assert (other.requirements, other.name, other.priority) == ({"CPU": 2.0}, "mine", 3)
 
+    def test_the_fields_of_pools(self, scheduler: UnifiedScheduler) -> None:
+        @remote(labels={"team": "nlp"}, pool="nlp", priority=2.5)
+        def add(a: int, b: int) -> int:
+            return a + b
+
+        _, _, described = payload(scheduler, add.options(preemptible=True, min_runtime_s=5).remote(1, 2))
+        assert described.pool_fields == {
+            "labels": {"team": "nlp"},
+            "pool": "nlp",
+            "preemptible": True,
+            "min_runtime_s": 5.0,
+        }
+        assert described.priority == 2.5
+
     def test_the_function_is_pickled_once(self, scheduler: UnifiedScheduler) -> None:
         pickled = []
 

@@ -48,6 +48,10 @@ def test_changes_that_keep_the_key(change: dict[str, Any]) -> None:
         {"deny_clusters": ("a",)},
         {"after": ("t0",)},
         {"start_after": 5.0},
+        {"pool": "nlp"},
+        {"labels": {"team": "nlp"}},
+        {"preemptible": True},
+        {"min_runtime_s": 60.0},
     ],
 )
 def test_changes_that_change_the_key(change: dict[str, Any]) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, Settings
+from ray_multicluster_scheduler.control_plane.config.pool_config import PoolConfig
+from ray_multicluster_scheduler.control_plane.config.settings import Preemption
 
 TESTS = Path(__file__).resolve().parents[2]
 
@@ -61,6 +63,7 @@ SETTINGS = {
     "cors_origins": "unit/service/test_browsers.py::test_pages_of_the_cors_origins_are_let_in_and_no_others",
     "serving": "unit/service/test_serving_routes.py::test_instances_are_called_within_the_networks_of_allow",
     "tracing": "unit/service/test_traces.py::test_the_setting_tracing_sends_a_trace_of_a_task_that_succeeded",
+    "preemption": "unit/service/test_preemption_http.py::test_the_settings_reach_the_rules",
     "max_connections": "unit/service/test_up.py::test_there_are_no_more_connections_than_max_connections",
 }
 CLUSTERS = {
@@ -86,13 +89,47 @@ CLUSTERS = {
     "max_node": "unit/policy/test_filters.py::test_a_node_that_may_still_appear",
 }
 
+POOLS = {
+    "name": "unit/service/test_pools_http.py::test_an_item_gets_the_pool_that_it_names_or_matches",
+    "labels": "unit/service/test_pools_http.py::test_an_item_gets_the_pool_that_it_names_or_matches",
+    "quota": "unit/service/test_pools_http.py::test_quota_limits_what_runs_and_explain_names_it",
+    "cluster_quota": "unit/service/test_pools_http.py::test_a_quota_of_a_cluster",
+    "cohort": "unit/service/test_pools_http.py::test_a_pool_borrows_within_its_limits",
+    "borrow_limit": "unit/service/test_pools_http.py::test_a_pool_borrows_within_its_limits",
+    "lend_limit": "unit/service/test_pools_http.py::test_a_pool_borrows_within_its_limits",
+    "protected": "unit/service/test_pools_http.py::test_a_protected_pool_does_not_borrow",
+    "reclaim": "unit/config/test_pool_config.py::test_problems_of_pools",
+    "priority": "unit/service/test_pools_http.py::test_the_priority_of_the_pool_replaces_0",
+    "preemptible": "unit/config/test_pool_config.py::test_all_keys",
+    "owners": "unit/service/test_pools_http.py::test_a_pool_is_for_its_owners",
+}
+
+PREEMPTION = {
+    "preset": "unit/config/test_load_config.py::test_presets_of_preemption",
+    **dict.fromkeys(
+        (
+            "label",
+            "same_pool",
+            "other_pool",
+            "enable_cross_pool",
+            "label_rules",
+            "min_runtime_s",
+            "cool_down_s",
+            "grace_s",
+        ),
+        "unit/service/test_preemption_http.py::test_the_settings_reach_the_rules",
+    ),
+}
+
 
 def test_no_key_is_without_its_test() -> None:
     assert set(SETTINGS) == set(Settings.model_fields)
     assert set(CLUSTERS) == set(ClusterConfig.model_fields)
+    assert set(POOLS) == set(PoolConfig.model_fields)
+    assert set(PREEMPTION) == set(Preemption.model_fields)
 
 
-@pytest.mark.parametrize(("key", "test"), [*SETTINGS.items(), *CLUSTERS.items()])
+@pytest.mark.parametrize(("key", "test"), [*SETTINGS.items(), *CLUSTERS.items(), *POOLS.items(), *PREEMPTION.items()])
 def test_the_named_test_is_there_and_speaks_of_the_key(key: str, test: str) -> None:
     file, name = test.split("::")
     source = _functions(TESTS / file).get(name)

@@ -13,6 +13,7 @@ import pytest
 
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig, Settings, load_config
+from ray_multicluster_scheduler.control_plane.config.settings import Preemption
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "clusters.yaml"
 ONE = "clusters: [{name: %s, dashboard: 'http://h:8265'}]"
@@ -151,6 +152,22 @@ def test_settings_of_the_environment_override_the_file(tmp_path: Path) -> None:
     assert settings.execution_mode == "serial"
 
 
+def test_presets_of_preemption(tmp_path: Path) -> None:
+    text = "settings: {preemption: {preset: '%s'}}\n" + ONE % "a"
+    assert load(text.replace("%s", "low", 1), tmp_path).settings.preemption.preset == "low"
+    from_environment = text.replace("%s", "env:PREEMPT", 1)
+    assert load(from_environment, tmp_path, PREEMPT="high").settings.preemption.preset == "high"
+    named = FleetConfig(clusters=(ClusterConfig(name="a", dashboard="http://h:1"),))
+    named = named.model_copy(update={"settings": Settings(preemption=Preemption(preset="env:PREEMPT"))})
+    assert load_config(named, {"PREEMPT": "medium"}).settings.preemption.preset == "medium"
+    for value, message in (({}, "PREEMPT is not set"), ({"PREEMPT": "lo"}, "PREEMPT is 'lo'")):
+        with pytest.raises(ConfigurationError, match=message) as raised:
+            load(from_environment, tmp_path, **value)
+        assert "high or medium or low" in str(raised.value)
+    with pytest.raises(ConfigurationError, match="preemption.preset"):
+        load(text.replace("%s", "lo", 1), tmp_path)
+
+
 def test_our_other_variables_do_not_disturb(tmp_path: Path) -> None:
     others = ("HOME", "ADDRESS", "CLUSTER", "TASK_ID", "ATTEMPT", "FENCE", "RAY_PYTHON", "SOMETHING_ELSE")
     fleet = load_config(write(tmp_path), {f"RMCS_{name}": "x" for name in others})
@@ -160,7 +177,7 @@ def test_our_other_variables_do_not_disturb(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", ["is empty", "settings and clusters"]),
+        ("", ["is empty", "settings, clusters, pools"]),
         ("# nothing\n", ["is empty"]),
         ("- name: a", ["holds a list at its top level"]),
         ("just words", ["holds text at its top level"]),

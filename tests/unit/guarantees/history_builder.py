@@ -71,6 +71,11 @@ class HistoryBuilder:
         transition = out.Transition(task_id, 1, state, attempt, self.at, code, "because", cluster)
         return self.issue(out.Persist(transition, decision))
 
+    def frees_room(self, task_id: str, cluster: str) -> HistoryBuilder:
+        sentence = f"1 item leaves {cluster} for it"
+        step = out.Transition(task_id, 1, TaskState.QUEUED, 0, self.at, "FREES_ROOM", sentence, None)
+        return self.issue(out.Persist(step))
+
     def submit(self, task: TaskDescription, code: str = "NO_CAPACITY") -> HistoryBuilder:
         self.handle(events.Submitted(task))
         return self.transition(task.id, TaskState.PENDING).transition(task.id, TaskState.QUEUED, code=code)

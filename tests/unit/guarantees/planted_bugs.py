@@ -15,9 +15,14 @@ from ray_multicluster_scheduler.scheduler.lifecycle import instructions as out
 from ray_multicluster_scheduler.scheduler.lifecycle.admission import Admission
 from ray_multicluster_scheduler.scheduler.lifecycle.attempts import Attempts
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
+from ray_multicluster_scheduler.scheduler.lifecycle.machine_state import MachineState
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.reservation import WideItemReservations
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.scheduling_pass import SchedulingPass
+from ray_multicluster_scheduler.scheduler.lifecycle.pool_quota import PoolQuota
+from ray_multicluster_scheduler.scheduler.lifecycle.preemption import Preemption
 from ray_multicluster_scheduler.scheduler.policy.filters.in_flight import InFlightFilter
+from ray_multicluster_scheduler.scheduler.pools.pool import Pool
+from ray_multicluster_scheduler.scheduler.pools.quota_ledger import QuotaLedger
 from ray_multicluster_scheduler.scheduler.queue.shape_group import QueueEntry, ShapeGroup
 from ray_multicluster_scheduler.simulation.faulty.faulty_cluster import Attempt, FaultyCluster
 from ray_multicluster_scheduler.simulation.faulty.faulty_executor import FaultyExecutor
@@ -150,6 +155,36 @@ def _counts_user_errors(judge: Callable[..., None]) -> Callable[..., None]:
     return wrong
 
 
+def _drops_saved(dispatch: Callable[..., None]) -> Callable[..., None]:
+    def wrong(self: MachineState, record: Any, *more: Any, **given: Any) -> None:
+        saved, record.saved = record.saved, None
+        dispatch(self, record, *more, **given)
+        record.saved = saved
+
+    return wrong
+
+
+def _ignores_min_runtime(running: Callable[..., Any]) -> Callable[..., Any]:
+    def wrong(self: Preemption) -> Any:
+        return (replace(one, min_runtime_s=0.0) for one in running(self))
+
+    return wrong
+
+
+def _does_not_book(self: Preemption, record: Any) -> None:
+    self._machine.rooms[record.task.id] = record.room
+
+
+def _stops_for_nobody(self: Preemption, record: Any, plan: Any, now: float) -> None:
+    for victim in plan.victims:
+        self.stop(self._machine.records[victim.id], f"gives way to {record.task.id}", now)
+
+
+def _uses_a_retry(self: Attempts, record: Any, ending: Any, cluster: str, now: float) -> None:
+    del cluster
+    self._failed(record, FailureClass.CRASH, None, "", ending.sentence, now, refused=False)
+
+
 # ---- scenarios that expose them
 
 SIX_NODES = {"a": {f"a{number}": {"CPU": 4.0} for number in range(6)}}
@@ -163,6 +198,13 @@ def _stream(seconds: int) -> list[Any]:
 
 
 STREAM = scenario(_stream(120), reserve_after_s=5)
+
+GIVES_WAY = scenario(
+    submit(1, *(item(f"low{number}", 4, 20.0, preemptible=True, crash_retries=3) for number in range(2)))
+    + submit(4, item("urgent", 8, 2.0, priority=9))
+    + submit(5, item("small", 4, 2.0, priority=9)),
+)
+"""Two items give way to a wide one, at different times; later a small one comes."""
 
 PLANTED = [
     PlantedBug(
@@ -226,6 +268,63 @@ PLANTED = [
         "max_in_flight is ignored",
         scenario(submit(1, *(item(f"t{number}") for number in range(5))), clusters={"a": {"max_in_flight": 2}}),
         bug=lambda: patch.object(InFlightFilter, "check", lambda *_: None),
+    ),
+    PlantedBug(
+        "quota_never_exceeded",
+        "a pool borrows although its cohort has nothing to lend",
+        scenario(
+            submit(1, *(item(f"t{number}", pool="p") for number in range(5))),
+            pools=[Pool(name="p", quota={"CPU": 2.0}, cohort="c"), Pool(name="q", quota={"CPU": 1.0}, cohort="c")],
+        ),
+        bug=lambda: patch.object(QuotaLedger, "_available", lambda *_: 100_000),
+    ),
+    PlantedBug(
+        "only_preemptible_items_give_way",
+        "an item that is not preemptible is a victim",
+        scenario(submit(1, item("low", 8, 20.0)) + submit(4, item("urgent", 8, 2.0, priority=9))),
+        bug=lambda: patch.object(PoolQuota, "is_preemptible", lambda *_: True),
+    ),
+    PlantedBug(
+        "only_preemptible_items_give_way",
+        "the min_runtime_s of items is ignored",
+        scenario(
+            submit(1, item("low", 8, 20.0, preemptible=True, min_runtime_s=10.0))
+            + submit(4, item("urgent", 8, 2.0, priority=9))
+        ),
+        bug=lambda: patch.object(Preemption, "running_items", _ignores_min_runtime(Preemption.running_items)),
+    ),
+    PlantedBug(
+        "nothing_is_stopped_for_nobody",
+        "victims are stopped without a newcomer",
+        GIVES_WAY,
+        bug=lambda: patch.object(Preemption, "_carry_out", _stops_for_nobody),
+    ),
+    PlantedBug(
+        "nothing_is_stopped_for_nobody",
+        "the room is never given back",
+        scenario(
+            submit(1, item("low", 8, 60.0, preemptible=True)) + submit(4, item("urgent", 8, 2.0, priority=9)),
+            [action(4.5, "cordon", "a", 50.0), action(60, "dump_state")],
+        ),
+        bug=lambda: patch.object(Preemption, "room_unused", lambda *_: None),
+    ),
+    PlantedBug(
+        "freed_room_is_kept",
+        "the room is not booked for the newcomer",
+        GIVES_WAY,
+        bug=lambda: patch.multiple(Preemption, _book=_does_not_book, views_for=lambda _self, _record, views: views),
+    ),
+    PlantedBug(
+        "a_preemption_uses_no_retry",
+        "a victim is retried as if it had crashed",
+        GIVES_WAY,
+        bug=lambda: patch.object(Attempts, "_preempted", _uses_a_retry),
+    ),
+    PlantedBug(
+        "saved_state_arrives",
+        "an attempt gets no saved state",
+        GIVES_WAY,
+        bug=lambda: patch.object(MachineState, "dispatch", _drops_saved(MachineState.dispatch)),
     ),
     PlantedBug(
         "order",

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ray_multicluster_scheduler.common.model import ClusterMetadata, TaskDescription
+from ray_multicluster_scheduler.scheduler.pools.pool import Pool
 from ray_multicluster_scheduler.simulation.faulty.scenario import BEGIN, SETTINGS, Action, Scenario
 from tests.unit.lifecycle.driver import task
 
@@ -27,6 +28,7 @@ def scenario(
     actions: Iterable[Action] = (),
     nodes: Mapping[str, Mapping[str, Mapping[str, float]]] | None = None,
     clusters: Mapping[str, Mapping[str, Any]] | None = None,
+    pools: Iterable[Pool] = (),
     **settings: Any,
 ) -> Scenario:
     """Only these actions, and no message faults. By default one cluster a with one node of 8 CPUs."""
@@ -37,7 +39,8 @@ def scenario(
         ClusterMetadata(name, dashboard=f"http://{name}:8265", **(clusters or {}).get(name, {})) for name in nodes
     )
     everything = sorted([*(action for action, _ in pairs), *actions], key=lambda action: action.at)
-    return Scenario(1, {**FREE, **settings}, described, nodes, tuple(everything), items, fault_rate=0.0)
+    given = {**FREE, **settings}
+    return Scenario(1, given, described, nodes, tuple(everything), items, tuple(pools), fault_rate=0.0)
 
 
 def action(at: float, method: str, *arguments: Any) -> Action:

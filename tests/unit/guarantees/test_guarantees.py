@@ -11,7 +11,7 @@ import pytest
 from ray_multicluster_scheduler.scheduler.lifecycle.events import Submitted
 from ray_multicluster_scheduler.simulation.checker import PROPERTIES, Violation, judge
 from ray_multicluster_scheduler.simulation.faulty.run import FaultyRun
-from ray_multicluster_scheduler.simulation.faulty.scenario import generate_scenario
+from ray_multicluster_scheduler.simulation.faulty.scenario import STYLES, generate_scenario
 from ray_multicluster_scheduler.simulation.history import (
     AttemptBegan,
     ControlPlaneCrashed,
@@ -22,17 +22,19 @@ from ray_multicluster_scheduler.simulation.history import (
 )
 
 SEEDS, MORE_SEEDS = range(24), range(24, 160)
+POOL_SEEDS = range(1, 9)
+"""Of runs in which items belong to pools; they are found under the negative seed."""
 DOCUMENT = Path(__file__).parents[3] / "docs" / "guarantees.md"
 
 
 @cache
 def runs() -> dict[int, tuple[History, list[Violation]]]:
     """Play all runs once."""
-    return {seed: judged(seed) for seed in SEEDS}
+    return {seed: judged(seed) for seed in SEEDS} | {-seed: judged(seed, "pools") for seed in POOL_SEEDS}
 
 
-def judged(seed: int) -> tuple[History, list[Violation]]:
-    outcome = FaultyRun(generate_scenario(seed)).play()
+def judged(seed: int, style: str | None = None) -> tuple[History, list[Violation]]:
+    outcome = FaultyRun(generate_scenario(seed, style=STYLES[style] if style else None)).play()
     assert outcome.error is None, f"seed {seed}: {outcome.error!r}"
     return outcome.history, judge(outcome.history)
 
@@ -59,6 +61,30 @@ def test_reservations_never_exceed_capacity() -> None:
 
 def test_rules_never_broken() -> None:
     assert broken("rules_never_broken") == []
+
+
+def test_quota_never_exceeded() -> None:
+    assert broken("quota_never_exceeded") == []
+
+
+def test_only_preemptible_items_give_way() -> None:
+    assert broken("only_preemptible_items_give_way") == []
+
+
+def test_nothing_is_stopped_for_nobody() -> None:
+    assert broken("nothing_is_stopped_for_nobody") == []
+
+
+def test_freed_room_is_kept() -> None:
+    assert broken("freed_room_is_kept") == []
+
+
+def test_a_preemption_uses_no_retry() -> None:
+    assert broken("a_preemption_uses_no_retry") == []
+
+
+def test_saved_state_arrives() -> None:
+    assert broken("saved_state_arrives") == []
 
 
 def test_order() -> None:
@@ -93,9 +119,15 @@ def test_user_errors_never_open_a_breaker() -> None:
     assert broken("user_errors_never_open_a_breaker") == []
 
 
+@pytest.mark.parametrize("first", range(1, 101, 10))
+def test_every_guarantee_holds_in_a_storm_of_preemptions(first: int) -> None:
+    assert [f"seed {seed}: {one}" for seed in range(first, first + 10) for one in judged(seed, "storm")[1]] == []
+
+
 @pytest.mark.slow
 def test_more_runs_keep_every_guarantee() -> None:
-    assert [f"seed {seed}: {one}" for seed in MORE_SEEDS for one in judged(seed)[1]] == []
+    for style in (None, "pools", "storm"):
+        assert [f"seed {seed} {style}: {one}" for seed in MORE_SEEDS for one in judged(seed, style)[1]] == []
 
 
 def test_every_guarantee_is_documented_with_its_sentence_and_has_its_test() -> None:

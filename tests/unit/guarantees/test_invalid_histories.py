@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from ray_multicluster_scheduler.common.model import ClusterMetadata, FailureClass, TaskState
+from ray_multicluster_scheduler.common.model import ClusterMetadata, FailureClass, TaskDescription, TaskState
 from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle import instructions as out
+from ray_multicluster_scheduler.scheduler.pools.pool import Pool
 from ray_multicluster_scheduler.simulation.checker import PROPERTIES, judge
 from ray_multicluster_scheduler.simulation.history import AttemptBegan, AttemptEnded, EventHandled, StateDump
 from tests.unit.guarantees.history_builder import HistoryBuilder
@@ -164,6 +165,98 @@ def beyond_a_lowered_owner_limit() -> HistoryBuilder:
     history.handle(events.OwnerLimitsChanged("ann", OwnerLimits(max_running=1)))
     history.submit(task("t2", owner="ann"), "OWNER_LIMIT").dispatch("t2").advance(1)
     return history.begin("t1").begin("t2").advance(1).end("t1").end("t2")
+
+
+def beyond_a_quota(*pools: Pool) -> HistoryBuilder:
+    history = HistoryBuilder().healthy()
+    for pool in pools or (Pool(name="p", quota={"CPU": 1.0}),):
+        history.handle(events.PoolChanged(pool))
+    history.submit(task("t1", pool="p")).dispatch("t1").submit(task("t2", pool="p"), "POOL_FULL").dispatch("t2")
+    return history.advance(1).begin("t1").begin("t2").advance(1).end("t1").end("t2")
+
+
+def beyond_a_cohort() -> HistoryBuilder:
+    pools = [Pool(name=name, quota={"CPU": amount}, cohort="c") for name, amount in (("p", 1.0), ("q", 0.5))]
+    return beyond_a_quota(*pools)
+
+
+def beyond_the_quota_of_a_cluster() -> HistoryBuilder:
+    return beyond_a_quota(Pool(name="p", place_quota={"a": {"CPU": 1.0}, "b": {"CPU": 9.0}}))
+
+
+def preempting(victim: TaskDescription, **settings: object) -> HistoryBuilder:
+    """An item runs for 100 s, and gives way to a newcomer."""
+    given = {"preemption": {"min_runtime_s": 10}, **settings}
+    history = HistoryBuilder(**given).healthy().submit(victim).dispatch(victim.id).advance(1)
+    history.begin(victim.id, cpus=8.0).advance(100).submit(task("new", 8))
+    history.handle(events.TimerFired("preempt")).frees_room("new", "a")
+    return history.transition(victim.id, TaskState.PREEMPTING, 1, "a", "PREEMPTED")
+
+
+def left(history: HistoryBuilder, task_id: str, state: TaskState = TaskState.QUEUED) -> HistoryBuilder:
+    """The victim has stopped."""
+    history.advance(1).add(AttemptEnded(history.at, "a", task_id, 1, "cancelled"))
+    history.handle(events.AttemptFinished(task_id, 1, "cancelled", code="PREEMPTED"))
+    return history.transition(task_id, state, 1, code="PREEMPTED")
+
+
+def preempted(victim: TaskDescription, **settings: object) -> HistoryBuilder:
+    """The victim leaves, the newcomer runs, and the victim runs again."""
+    history = left(preempting(victim, **settings), victim.id).run("new", cpus=8.0)
+    return history.run(victim.id, 2, cpus=8.0)
+
+
+VICTIM = task("victim", 8, preemptible=True)
+
+
+def preempted_although_not_preemptible() -> HistoryBuilder:
+    return preempted(task("victim", 8))
+
+
+def preempted_too_soon() -> HistoryBuilder:
+    return preempted(VICTIM, preemption={"min_runtime_s": 200})
+
+
+def preempted_sooner_than_it_said() -> HistoryBuilder:
+    return preempted(task("victim", 8, preemptible=True, min_runtime_s=200))
+
+
+def preempted_in_a_protected_pool() -> HistoryBuilder:
+    history = HistoryBuilder(preemption={"min_runtime_s": 0}).healthy()
+    history.handle(events.PoolChanged(Pool(name="p", quota={"CPU": 8.0}, protected=True)))
+    history.submit(task("victim", 8, preemptible=True, pool="p")).dispatch("victim").advance(1)
+    history.begin("victim", cpus=8.0).submit(task("new", 8)).handle(events.TimerFired("preempt"))
+    history.frees_room("new", "a").transition("victim", TaskState.PREEMPTING, 1, "a", "PREEMPTED")
+    return left(history, "victim").run("new", cpus=8.0).run("victim", 2, cpus=8.0)
+
+
+def preempted_for_nobody() -> HistoryBuilder:
+    history = HistoryBuilder(preemption={"min_runtime_s": 0}).healthy().submit(VICTIM).dispatch("victim").advance(1)
+    history.begin("victim", cpus=8.0).advance(100).handle(events.TimerFired("preempt"))
+    history.transition("victim", TaskState.PREEMPTING, 1, "a", "PREEMPTED")
+    return left(history, "victim").run("victim", 2, cpus=8.0)
+
+
+def room_kept_for_ever() -> HistoryBuilder:
+    history = left(preempting(VICTIM), "victim").handle(events.CordonChanged("a", cordoned=True))
+    history.advance(100).handle(events.CordonChanged("a", cordoned=False)).run("new", cpus=8.0)
+    return history.run("victim", 2, cpus=8.0)
+
+
+def freed_room_taken() -> HistoryBuilder:
+    history = left(preempting(VICTIM), "victim").submit(task("thief", 1, priority=1)).run("thief")
+    return history.run("new", cpus=8.0).run("victim", 2, cpus=8.0)
+
+
+def victim_uses_a_retry() -> HistoryBuilder:
+    history = left(preempting(VICTIM), "victim", TaskState.RETRYING).run("new", cpus=8.0)
+    history.handle(events.TimerFired("retry:victim")).transition("victim", TaskState.QUEUED, 1, code="NO_CAPACITY")
+    return history.run("victim", 2, cpus=8.0)
+
+
+def saved_state_is_lost() -> HistoryBuilder:
+    history = preempting(VICTIM).handle(events.StateSaved("victim", 1, "digest")).issue(out.Remember("victim"))
+    return left(history, "victim").run("new", cpus=8.0).run("victim", 2, cpus=8.0)
 
 
 def newest_first() -> HistoryBuilder:
@@ -335,6 +428,17 @@ INVALID_HISTORIES: dict[str, list[Callable[[], HistoryBuilder]]] = {
         beyond_an_owner_limit,
         beyond_a_lowered_owner_limit,
     ],
+    "quota_never_exceeded": [beyond_a_quota, beyond_a_cohort, beyond_the_quota_of_a_cluster],
+    "only_preemptible_items_give_way": [
+        preempted_although_not_preemptible,
+        preempted_too_soon,
+        preempted_sooner_than_it_said,
+        preempted_in_a_protected_pool,
+    ],
+    "nothing_is_stopped_for_nobody": [preempted_for_nobody, room_kept_for_ever],
+    "freed_room_is_kept": [freed_room_taken],
+    "a_preemption_uses_no_retry": [victim_uses_a_retry],
+    "saved_state_arrives": [saved_state_is_lost],
     "order": [newest_first, low_priority_first, larger_share_first],
     "no_starvation": [
         starved,
@@ -362,6 +466,11 @@ def test_every_property_has_an_invalid_history() -> None:
 @pytest.mark.parametrize("name", PROPERTIES)
 def test_a_valid_history_is_accepted(name: str) -> None:
     assert PROPERTIES[name]().judge(valid_history().lines) == []
+
+
+@pytest.mark.parametrize("name", PROPERTIES)
+def test_a_valid_preemption_is_accepted(name: str) -> None:
+    assert PROPERTIES[name]().judge(preempted(VICTIM).lines) == []
 
 
 @pytest.mark.parametrize(("name", "invalid"), CASES, ids=[invalid.__name__ for _, invalid in CASES])

@@ -12,7 +12,7 @@ from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle import instructions as out
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
-from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow
+from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow, PoolRow
 from tests.unit.lifecycle.fake_fleet import FakeFleet
 
 Key = tuple[str, int]
@@ -24,7 +24,7 @@ class CrashingFleet(FakeFleet):
 
     settings: Settings = field(default_factory=Settings)
     rows: dict[str, ItemRow] = field(default_factory=dict)
-    people: tuple[tuple[ClusterRow, ...], tuple[OwnerRow, ...]] = ((), ())
+    people: tuple[tuple[ClusterRow, ...], tuple[OwnerRow, ...], tuple[PoolRow, ...]] = ((), (), ())
     unacknowledged: dict[Key, events.AttemptFinished] = field(default_factory=dict)
     moves: dict[Key, events.PlaceMoved] = field(default_factory=dict)
     dies_at_next: bool = False
@@ -47,7 +47,8 @@ class CrashingFleet(FakeFleet):
         durable = [one for one in instructions if isinstance(one, (out.Persist, out.Remember, out.RememberFleet))]
         for one in durable:
             if isinstance(one, out.RememberFleet):
-                self.people = self.machine.cluster_rows(), self.machine.owner_rows()
+                machine = self.machine
+                self.people = machine.cluster_rows(), machine.owner_rows(), machine.pool_rows()
                 continue
             task_id = one.transition.task_id if isinstance(one, out.Persist) else one.task_id
             self.rows[task_id] = self.machine.row(task_id)

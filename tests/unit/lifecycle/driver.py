@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from ray_multicluster_scheduler.common.model import (
@@ -28,6 +28,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
+from ray_multicluster_scheduler.scheduler.pools.pool import Pool
 
 T = TypeVar("T")
 
@@ -68,8 +69,9 @@ def snapshot(name: str, at: float, *nodes: float | Mapping[str, float], **values
 class Driver:
     """One machine, its clock, and everything that it said."""
 
-    def __init__(self, *clusters: ClusterMetadata, **settings: Any) -> None:
-        self.machine = SchedulerMachine(Settings(**{**FREE, **settings}), clusters or (cluster("a"), cluster("b")))
+    def __init__(self, *clusters: ClusterMetadata, pools: Iterable[Pool] = (), **settings: Any) -> None:
+        known = clusters or (cluster("a"), cluster("b"))
+        self.machine = SchedulerMachine(Settings(**{**FREE, **settings}), known, pools=pools)
         self.now = 1000.0
         self.log: list[Instruction] = []
         self.last: list[Instruction] = []

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from ray_multicluster_scheduler.common.model import FailureClass, TaskState
-from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.lifecycle import events, timers
 from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     AdoptAttempt,
@@ -18,8 +17,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     Remember,
     SetTimer,
 )
-from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
-from tests.unit.lifecycle.driver import FREE, Driver, actor, cluster, job, task
+from tests.unit.lifecycle.driver import Driver, actor, cluster, job, task
 from tests.unit.lifecycle.test_prefetch import ahead, knowing, work
 
 
@@ -33,12 +31,11 @@ def ready(*sizes: float, **settings: Any) -> Driver:
 def reborn(driver: Driver, after: float = 1.0, clusters: Any = None, **settings: Any) -> Driver:
     """The next process, restored from the rows of the last one."""
     known = driver.machine.registry.list() if clusters is None else clusters
-    successor = Driver(*known)
-    successor.machine = SchedulerMachine(Settings(**{**FREE, **settings}), known)
+    successor = Driver(*known, **settings)
     successor.now = driver.now + after
     rows = tuple(driver.machine.row(record.task.id) for record in driver.machine.records())
     machine = driver.machine
-    successor.send(events.Restored(rows, machine.cluster_rows(), machine.owner_rows()))
+    successor.send(events.Restored(rows, machine.cluster_rows(), machine.owner_rows(), machine.pool_rows()))
     return successor
 
 

@@ -58,12 +58,12 @@ def test_a_machine_made_from_the_rows_has_the_same_rows(seed: int) -> None:
         name: lasting(row) for name, row in fleet.rows.items()
     }, "something changed, and nobody was asked to remember it"
     after = SchedulerMachine(fleet.settings, fleet.machine.registry.list())
-    rows = (fleet.machine.cluster_rows(), fleet.machine.owner_rows())
+    rows = (fleet.machine.cluster_rows(), fleet.machine.owner_rows(), fleet.machine.pool_rows())
     after.handle(events.Restored(tuple(before.values()), *rows), fleet.now)
     assert {record.task.id: lasting(after.row(record.task.id)) for record in after.records()} == {
         name: lasting(row) for name, row in before.items()
     }
-    assert (after.cluster_rows(), after.owner_rows()) == rows
+    assert (after.cluster_rows(), after.owner_rows(), after.pool_rows()) == rows
     assert after.queue_depths() == fleet.machine.queue_depths()
     assert after._state.next_fence == fleet.machine._state.next_fence
     assert after._state.held_items == fleet.machine._state.held_items

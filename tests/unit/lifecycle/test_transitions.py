@@ -16,9 +16,10 @@ EXPECTED = {
     "PENDING": "PENDING QUEUED FAILED CANCELLED",
     "QUEUED": "QUEUED DISPATCHING FAILED CANCELLED",
     "DISPATCHING": "DISPATCHING RUNNING QUEUED RETRYING LOST FAILED CANCELLED",
-    "RUNNING": "RUNNING RETRYING LOST SUCCEEDED FAILED CANCELLED",
+    "RUNNING": "RUNNING PREEMPTING RETRYING LOST SUCCEEDED FAILED CANCELLED",
+    "PREEMPTING": "PREEMPTING QUEUED RETRYING LOST SUCCEEDED FAILED CANCELLED",
     "RETRYING": "QUEUED FAILED CANCELLED",
-    "LOST": "LOST DISPATCHING RUNNING QUEUED RETRYING FAILED CANCELLED",
+    "LOST": "LOST DISPATCHING RUNNING PREEMPTING QUEUED RETRYING FAILED CANCELLED",
     "SUCCEEDED": "",
     "FAILED": "",
     "CANCELLED": "",
@@ -41,8 +42,8 @@ def test_nothing_follows_an_end_and_every_state_leads_to_one() -> None:
     assert all(TaskState.LOST in LEGAL[state] for state in LIVE)
 
 
-def test_success_is_reached_only_from_running() -> None:
-    assert [state for state in TaskState if TaskState.SUCCEEDED in LEGAL[state]] == [TaskState.RUNNING]
+def test_success_is_reached_only_from_what_runs() -> None:
+    assert {one for one in TaskState if TaskState.SUCCEEDED in LEGAL[one]} == {TaskState.RUNNING, TaskState.PREEMPTING}
 
 
 def test_a_record_refuses_an_illegal_step_and_keeps_its_state() -> None:

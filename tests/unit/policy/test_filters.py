@@ -11,6 +11,8 @@ from ray_multicluster_scheduler.control_plane.config.settings import Settings
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterProblem, ClusterView, NewNode
 from ray_multicluster_scheduler.scheduler.policy import reasons
 from ray_multicluster_scheduler.scheduler.policy.filters import built_in_filters
+from ray_multicluster_scheduler.scheduler.pools import quota_ledger
+from ray_multicluster_scheduler.scheduler.pools.quota_ledger import QuotaLedger
 from tests.unit.lifecycle.driver import job, task
 from tests.unit.policy.views import node, view
 
@@ -19,7 +21,7 @@ LATER = False
 
 
 def verdicts(item: TaskDescription, cluster: ClusterView, **settings: Any) -> list[Rejection]:
-    filters = built_in_filters(Settings(**settings), "3.11")
+    filters = built_in_filters(Settings(**settings), "3.11", QuotaLedger())
     return [one for one in (each.check(item, cluster) for each in filters) if one is not None]
 
 
@@ -354,3 +356,8 @@ def test_what_would_get_a_node_of_its_own_passes_the_threshold() -> None:
     assert codes(task("t", cpus=1), grows) == [("ABOVE_THRESHOLD", LATER)]
     taken = view("c", node({"CPU": 8.0}, {"CPU": 1.0}), new_node=NewNode({"CPU": 8.0}, {"CPU": 8.0}))
     assert codes(task("t", cpus=4), taken) == [("NO_CAPACITY", LATER)]
+
+
+def test_codes_of_pools_are_those_of_the_ledger() -> None:
+    for name in ("POOL_FULL", "POOL_NOT_HERE", "POOL_TOO_SMALL", "POOL_UNKNOWN", "BORROW_LIMIT"):
+        assert getattr(reasons, name) == getattr(quota_ledger, name)

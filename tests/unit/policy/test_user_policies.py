@@ -17,6 +17,7 @@ from ray_multicluster_scheduler.scheduler.policy.filters import built_in_filters
 from ray_multicluster_scheduler.scheduler.policy.interfaces import is_by_kind
 from ray_multicluster_scheduler.scheduler.policy.policy_engine import PolicyEngine
 from ray_multicluster_scheduler.scheduler.policy.score_based_policy import ScoreBasedPolicy
+from ray_multicluster_scheduler.scheduler.pools.quota_ledger import QuotaLedger
 from ray_multicluster_scheduler.scheduler.scheduler_core import installed_policies
 from ray_multicluster_scheduler.scheduler.scheduler_core.installed_policies import load_policies
 from tests.unit.lifecycle.driver import job, task
@@ -275,7 +276,7 @@ def test_weights_that_name_an_unknown_score() -> None:
 
 
 def test_which_filters_promise_to_read_the_kind_only() -> None:
-    promised = {one.name for one in built_in_filters(Settings(), "3.11") if is_by_kind(one)}
+    promised = {one.name for one in built_in_filters(Settings(), "3.11", QuotaLedger()) if is_by_kind(one)}
     assert " ".join(sorted(promised)) == (
         "carrier cordon dashboard health in_flight link paused python_version running_jobs serial submission_interval"
     )
@@ -295,7 +296,7 @@ def test_the_promise_holds() -> None:
     }
     ill = view("c", dashboard=None, cordoned=True, in_flight=9, max_in_flight=1, running_jobs=9, max_running_jobs=1)
     late = view("c", next_submission_at=50.0, python_version="2.7.18", carrier="ray_client")
-    for one in built_in_filters(Settings(execution_mode="serial"), "3.11"):
+    for one in built_in_filters(Settings(execution_mode="serial"), "3.11", QuotaLedger()):
         for cluster in (ill, late):
             if is_by_kind(one):
                 assert one.check(task("t"), cluster) == one.check(task("u", **odd), cluster), one.name

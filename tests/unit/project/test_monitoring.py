@@ -35,6 +35,7 @@ def exposed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """The names of all metrics of a service with some activity."""
     tracing = {"endpoint": "http://127.0.0.1:1"}  # an unreachable endpoint, so that failures are counted too
     with HttpService(tmp_path_factory.mktemp("state"), submission_interval_s=0, tracing=tracing) as service:
+        assert service.ask("PUT", "/api/v1/pools/train", {"quota": {"CPU": 2}})[0] == 200
         service.submit("t")
         item = service.plane.runtime.item("t")
         assert item is not None

@@ -9,7 +9,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[3] / "ray_multicluster_scheduler"
 CORE = sorted(
     path
-    for name in ("queue", "policy", "cluster", "lifecycle")
+    for name in ("queue", "policy", "cluster", "lifecycle", "pools")
     for path in (PACKAGE / "scheduler" / name).rglob("*.py")
 )
 MAX_LINES = 700

@@ -13,7 +13,14 @@ from ray_multicluster_scheduler.common import exception
 from ray_multicluster_scheduler.common.exception import code_of
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, RetryBackoff, Settings, Threshold, Tls
 from ray_multicluster_scheduler.control_plane.config.loader import NothingConfiguredError
-from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits, ServiceTls, Serving, Tracing
+from ray_multicluster_scheduler.control_plane.config.pool_config import PoolConfig
+from ray_multicluster_scheduler.control_plane.config.settings import (
+    OwnerLimits,
+    Preemption,
+    ServiceTls,
+    Serving,
+    Tracing,
+)
 from ray_multicluster_scheduler.scheduler.connection.dashboard.dashboard_problem import ProblemCode
 from ray_multicluster_scheduler.scheduler.connection.links.link_problem import CONNECTOR_PROBLEMS
 from ray_multicluster_scheduler.scheduler.lifecycle import codes
@@ -81,8 +88,9 @@ def test_an_unreachable_cluster_is_explained_for_all_carriers() -> None:
 def test_a_wrong_configuration_is_explained_for_every_key() -> None:
     """Configuration errors link to this section."""
     text = TEXT.partition("### CONFIGURATION")[2].partition("###")[0]
-    of_settings, inside, of_clusters = (set(re.findall(r"`(\w+)`", part)) for part in text.split("\n\n")[2:5])
+    of_settings, inside, of_clusters, of_pools = (set(re.findall(r"`(\w+)`", part)) for part in text.split("\n\n")[2:6])
     assert of_settings == {"settings", *Settings.model_fields}
     assert of_clusters == {"clusters", *ClusterConfig.model_fields, *Tls.model_fields}
-    parts = (Threshold, RetryBackoff, OwnerLimits, ServiceTls, Serving, Tracing)
+    assert of_pools == {"pools", *PoolConfig.model_fields}
+    parts = (Threshold, RetryBackoff, OwnerLimits, Preemption, ServiceTls, Serving, Tracing)
     assert inside >= {key for model in parts for key in model.model_fields}

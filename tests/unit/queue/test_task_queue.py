@@ -70,6 +70,14 @@ def test_priority_then_first_come_over_all_shapes() -> None:
     assert len(queue) == 0
 
 
+def test_a_priority_with_a_fraction_goes_between_its_neighbours() -> None:
+    queue = fill(task("a", priority=2), task("b", priority=3), task("c", priority=2.5), task("d", priority=3.0))
+    assert drain(queue) == ["b", "d", "c", "a"]
+    group = fill(task("a", priority=5.0)).group_of("a")
+    assert group is not None
+    assert str(group.priority) == "5"
+
+
 def test_to_have_waited_long_is_worth_a_step_of_priority() -> None:
     old, young = task("old", submitted_at=0.0), task("young", priority=1, submitted_at=HOUR - 1)
     assert drain(fill(old, young)) == ["young", "old"]
@@ -283,7 +291,8 @@ def test_an_item_may_come_back_with_its_old_number() -> None:
 
 def test_what_placement_reads_makes_the_shape() -> None:
     base = shape_of(task("a"), retry=False)
-    assert shape_of(task("b", priority=5, name="x", run_timeout=9.0), retry=False) == base
+    same = task("b", priority=5, name="x", run_timeout=9.0, labels={"a": "b"}, preemptible=True, min_runtime_s=1.0)
+    assert shape_of(same, retry=False) == base
     different = [
         shape_of(task("b", cpus=2), retry=False),
         shape_of(task("b", tags=("x",)), retry=False),
@@ -293,6 +302,7 @@ def test_what_placement_reads_makes_the_shape() -> None:
         shape_of(task("b", allow_clusters=("x",)), retry=False),
         shape_of(task("b", deny_clusters=("x",)), retry=False),
         shape_of(task("b", owner="x"), retry=False),
+        shape_of(task("b", pool="x"), retry=False),
         shape_of(task("b", kind="actor", actor=ActorDescription("x")), retry=False),
         shape_of(task("b"), retry=True),
         shape_of(job("b", cpus=1), retry=False),

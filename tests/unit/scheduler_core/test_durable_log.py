@@ -25,12 +25,13 @@ from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
     Transition,
 )
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
-from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow
+from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow, PoolRow
 from ray_multicluster_scheduler.scheduler.lifecycle.task_lifecycle_manager import TaskLifecycleManager
+from ray_multicluster_scheduler.scheduler.pools.pool import Pool
 from ray_multicluster_scheduler.scheduler.scheduler_core import record_codec
 from ray_multicluster_scheduler.scheduler.scheduler_core.durable_log import DurableLog
 from ray_multicluster_scheduler.simulation.faulty.campaign import play
-from ray_multicluster_scheduler.simulation.faulty.scenario import generate_scenario
+from ray_multicluster_scheduler.simulation.faulty.scenario import STYLES, generate_scenario
 from tests.support.eventually import eventually
 from tests.support.watched_disk import WatchedDisk
 from tests.unit.lifecycle.driver import FREE, Driver, cluster, snapshot, task
@@ -252,7 +253,10 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[ItemRow]:
 def test_every_row_of_faulty_runs_comes_back_as_it_was_whatever_is_in_it(seen: list[ItemRow]) -> None:
     for seed in range(6):
         play(generate_scenario(seed))
-    for name in ("earlier_fences", "ending", "failures", "holding", "parts", "given_up", "after", "retry_at"):
+    for seed in range(3):
+        play(generate_scenario(seed, style=STYLES["pools"]))
+    names = "earlier_fences ending failures holding parts given_up after retry_at pool room saved preempted_at resumes"
+    for name in names.split():
         assert any(getattr(row, name) for row in seen), name
     assert {row.task.kind for row in seen} == {"task", "actor", "job", "gang"}
 
@@ -264,9 +268,10 @@ def test_operators_orders_are_restored() -> None:
         ClusterRow("c"),
     )
     owners = (OwnerRow("ann", "holiday"),)
-    absent = record_codec.encode_fleet([ClusterRow("away", True), ClusterRow("a", False, "x")], [], {}).clusters
-    stored = record_codec.encode_fleet(clusters, owners, absent)
-    assert record_codec.decode_fleet(stored) == ((ClusterRow("away", True), *clusters[:2]), owners)
+    pools = (PoolRow("p", Pool(name="p", quota={"CPU": 2.0}, owners=("ann",))), PoolRow("gone"))
+    absent = record_codec.encode_fleet([ClusterRow("away", True), ClusterRow("a", False, "x")], [], [], {}).clusters
+    stored = record_codec.encode_fleet(clusters, owners, pools, absent)
+    assert record_codec.decode_fleet(stored) == ((ClusterRow("away", True), *clusters[:2]), owners, pools)
 
 
 def test_documents_of_a_later_version_may_have_more_in_them() -> None:
@@ -390,7 +395,7 @@ async def test_after_a_defect_nothing_that_waited_is_sent(folder: Path) -> None:
 
 async def test_orders_for_an_unconfigured_cluster_are_kept(folder: Path) -> None:
     store = SqliteStore(folder)
-    store.write(Change(fleet=record_codec.encode_fleet([ClusterRow("gone", True)], [], {}))).result()
+    store.write(Change(fleet=record_codec.encode_fleet([ClusterRow("gone", True)], [], [], {}))).result()
     store.close()
     world = World(folder)
     world.manager.post(events.CordonChanged("b", True))

@@ -14,17 +14,17 @@ LIMITS = OwnerLimits(weight=2, max_queued=3, max_running=4, max_gpus=0.5, max_pr
 
 def test_pauses_and_limits_come_back() -> None:
     owners = (OwnerRow("ann", "holiday"), OwnerRow("bob", None, LIMITS), OwnerRow("eve", "", OwnerLimits()))
-    stored = record_codec.encode_fleet([], owners, {})
-    assert record_codec.decode_fleet(stored) == ((), owners)
+    stored = record_codec.encode_fleet([], owners, [], {})
+    assert record_codec.decode_fleet(stored) == ((), owners, ())
 
 
 def test_what_was_written_before_there_were_limits_is_understood() -> None:
-    stored = replace(record_codec.encode_fleet([], [], {}), owners={"ann": b'{"v": 1, "paused": "holiday"}'})
+    stored = replace(record_codec.encode_fleet([], [], [], {}), owners={"ann": b'{"v": 1, "paused": "holiday"}'})
     assert record_codec.decode_fleet(stored)[1] == (OwnerRow("ann", "holiday"),)
 
 
 def test_limits_of_a_later_version_may_be_more() -> None:
-    stored = record_codec.encode_fleet([], [OwnerRow("bob", None, LIMITS)], {})
+    stored = record_codec.encode_fleet([], [OwnerRow("bob", None, LIMITS)], [], {})
     output = json.loads(stored.owners["bob"])
     output["limits"]["max_actors"] = 7
     later = replace(stored, owners={"bob": json.dumps(output).encode()})

@@ -19,7 +19,12 @@ from ray_multicluster_scheduler.control_plane.store import SqliteStore, Store
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.health.health_checker import HealthChecker
 from ray_multicluster_scheduler.scheduler.lifecycle import events
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import AdoptAttempt, CancelAttempt, Dispatch
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
+    AdoptAttempt,
+    CancelAttempt,
+    Dispatch,
+    PreemptAttempt,
+)
 from tests.unit.client_api.control_plane import fleet, until
 from tests.unit.lifecycle.driver import job, snapshot, task
 
@@ -68,6 +73,7 @@ class ServicePlane:
         self.placed: list[Dispatch] = []
         self.adopted: list[AdoptAttempt] = []
         self.cancelled: list[CancelAttempt] = []
+        self.preempted: list[PreemptAttempt] = []
         self.start()
 
     def start(self) -> None:
@@ -82,7 +88,7 @@ class ServicePlane:
 
     def restart(self) -> None:
         self.stop()
-        self.placed, self.adopted = [], []
+        self.placed, self.adopted, self.preempted = [], [], []
         self.start()
 
     # ---- the machine's executor
@@ -101,6 +107,16 @@ class ServicePlane:
     def cancel(self, order: CancelAttempt) -> None:
         self.cancelled.append(order)
         self.post(events.AttemptFinished(order.task_id, order.attempt, "cancelled"))
+
+    def preempt(self, order: PreemptAttempt) -> None:
+        """It leaves when the test calls :meth:`leave`."""
+        self.preempted.append(order)
+
+    def leave(self) -> None:
+        """All that were asked to give way have stopped."""
+        for order in self.preempted:
+            self.post(events.AttemptFinished(order.task_id, order.attempt, "cancelled"))
+        self.preempted = []
 
     def refresh(self, cluster: str, *, requested: bool = True) -> Any:
         """For the machine, which does not wait, and for health checks, which do."""

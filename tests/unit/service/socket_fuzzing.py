@@ -31,7 +31,7 @@ _DEFECT = 1011
 _ANSWERED = {0, 101, 400, 401, 403, 404, 414, 422, 426, 431, 503}
 """What a handshake may be answered with; 0: cut off, as one that is no HTTP is; 404: it wanted no WebSocket."""
 _TOLD = {"pong", "error", "events", "heartbeat", "snapshot", "reset", "missed"}
-_TOLD |= {"transition", "decision", "cluster", "action", "telemetry"}
+_TOLD |= {"transition", "decision", "cluster", "action", "pool_changed", "telemetry"}
 _RIGHT: list[dict[str, Any]] = [
     {"type": "subscribe"},
     {"type": "subscribe", "types": ["transition", "telemetry"], "owner": "sam", "since": 0, "batch": True},

@@ -129,7 +129,7 @@ FIELDS: dict[str, list[Any]] = {
     "fallback": [5, [], "never"],
     "allow_clusters": [5, "mac", [5], [[]]],
     "deny_clusters": [5, "mac", [[]]],
-    "priority": ["5", NAN, INFINITE, HUGE, 1.5, None, True],
+    "priority": ["5", NAN, INFINITE, HUGE, 1e6 + 0.5, None, True, []],
     "retries": ["5", NAN, 1.5, -1, None, HUGE],
     "crash_retries": ["5", None, INFINITE],
     "lost_retries": ["5", None, []],
@@ -143,6 +143,19 @@ FIELDS: dict[str, list[Any]] = {
     "after": [5, "t", [5], [[]], [LONE]],
     "start_after": ["5", NAN, INFINITE, [], True],
     "runtime_env": [5, [], "x"],
+    "labels": [
+        5,
+        [],
+        {"a": 5},
+        {"": "a"},
+        {"a": "x" * 257},
+        {"x" * 257: ""},
+        {str(one): "" for one in range(65)},
+        None,
+    ],
+    "pool": [5, "", [], LONE],
+    "preemptible": [5, "yes", []],
+    "min_runtime_s": ["5", NAN, INFINITE, 0, True, HUGE],
     "function_digest": [5, [], LONE],
     "arguments_digest": [5, {}],
     "arguments_bytes": ["5", NAN, None, -1, HUGE],
@@ -204,7 +217,7 @@ def test_any_time_that_is_a_number_is_taken(service: HttpService) -> None:
         assert service.post("/api/v1/wait", output)["problems"]
 
 
-@pytest.mark.parametrize("priority", [None, "5", 1.5, NAN, HUGE, True, [], {}])
+@pytest.mark.parametrize("priority", [None, "5", NAN, INFINITE, HUGE, True, [], {}])
 def test_a_priority_that_is_none(service: HttpService, priority: object) -> None:
     refused(service, "/api/v1/items/t/priority", json.dumps({"priority": priority}).encode())
 

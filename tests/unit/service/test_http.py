@@ -113,6 +113,33 @@ def test_hold_release_and_priority(service: HttpService) -> None:
     assert service.get("/readyz")["status"] == "ready"
 
 
+def test_the_fields_of_pools_are_shown_where_they_are_set(service: HttpService) -> None:
+    fields = {"labels": {"team": "nlp"}, "pool": "nlp", "preemptible": False, "min_runtime_s": 60.0}
+    assert service.ask("PUT", "/api/v1/pools/nlp", {})[0] == 200
+    service.submit("plain")
+    running(service.item("plain"))
+    service.post("/api/v1/items", body(a_task("t", CPUS, priority=2.5, **fields)))
+    service.post("/api/v1/items", body(a_job("j", priority=5.0, start_after=5e9, **fields)))
+    waiting = {one["id"]: one for one in service.get("/api/v1/queue")["waiting"]}
+    rows = {one["id"]: one for one in service.get("/api/v1/items")["items"]}
+    for shown in (waiting["t"], rows["t"], service.get("/api/v1/items/t/explain")):
+        assert shown.items() >= {**fields, "priority": 2.5}.items()
+    for shown in (waiting["j"], rows["j"], service.get("/api/v1/items/j/explain")):
+        assert shown.items() >= fields.items()
+        assert str(shown["priority"]) == "5"
+    for path in ("items/t", "items/j", "jobs/j"):
+        assert service.get(f"/api/v1/{path}").items() >= fields.items()
+    for plain in (rows["plain"], service.get("/api/v1/items/plain"), service.get("/api/v1/items/plain/explain")):
+        assert not fields.keys() & plain.keys()
+    answer = service.post("/api/v1/items/t/priority", {"priority": 7.0})
+    assert str(answer["priority"]) == "7"
+    service.plane.finish(service.item("plain"))
+    service.plane.finish(running(service.item("t")))
+    again = service.post("/api/v1/items/t/retry", {"anyway": True})["id"]
+    for shown in (service.get("/api/v1/items/t/explain"), service.get(f"/api/v1/items/{again}")):
+        assert shown.items() >= fields.items()
+
+
 def test_wait_reports_ends_until_they_are_acknowledged_and_knows_no_client_after_a_restart(
     service: HttpService,
 ) -> None:

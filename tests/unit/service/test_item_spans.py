@@ -49,6 +49,8 @@ def test_a_cluster_that_was_lost_is_a_moment_of_the_attempt_and_its_error() -> N
     whole, wait, again, first, second = spans_of(row)
     assert (whole.part, whole.name, whole.started_at, whole.ended_at, whole.error) == ("", "task n", 1.0, 9.0, None)
     assert (whole.attributes["rmcs.cluster"], whole.attributes["rmcs.attempts"]) == ("gpu", 2)
+    assert "rmcs.pool" not in whole.attributes
+    assert spans_of(replace(row, pool="nlp"))[0].attributes["rmcs.pool"] == "nlp"
     assert (wait.started_at, wait.ended_at, wait.attributes["rmcs.reason"]) == (1.0, 2.0, "CODE_1")
     assert (again.started_at, again.ended_at, again.attributes["rmcs.reason"]) == (5.0, 7.0, "CODE_6")
     assert [one.name for one in again.events] == ["RETRYING", "QUEUED"]

@@ -207,6 +207,10 @@ def test_every_example_works(service: HttpService, document: dict[str, Any]) -> 
     digest = "/api/v1/blobs/{digest}"
     status, answer = service.ask("PUT", filled(digest, paths[digest]["put"]), data=PAYLOAD)
     check(document, digest, paths[digest]["put"], status, answer)
+    for path in ("/api/v1/pools", "/api/v1/pools/{name}"):
+        put = paths[path]["put"]
+        status, answer = service.ask("PUT", filled(path, put), body_of(put, "example"))
+        check(document, path, put, status, answer)
     gets = [(path, verbs["get"]) for path, verbs in paths.items() if "get" in verbs and path not in NOT_TRIED]
     assert len(gets) > 15
     for path, operation in gets:

@@ -88,7 +88,7 @@ def test_an_unknown_owner(service: HttpService) -> None:
 def test_the_ceiling_of_priorities_is_the_one_of_now(service: HttpService) -> None:
     ann = service.token_for("ann", Role.SUBMITTER)
 
-    def sent(priority: int) -> int:
+    def sent(priority: float) -> int:
         task = a_task(f"p{priority}", 0, priority=priority, start_after=5e9)
         return service.ask("POST", "/api/v1/items", body(task), token=ann)[0]
 
@@ -96,6 +96,12 @@ def test_the_ceiling_of_priorities_is_the_one_of_now(service: HttpService) -> No
     put(service, max_priority=6)
     assert (sent(6), sent(7)) == (200, 403)
     assert service.ask("POST", "/api/v1/items/p6/priority", {"priority": 7}, token=ann)[0] == 403
+    put(service, max_priority=6.5)
+    assert service.get(ANN)["limits"]["max_priority"] == 6.5
+    assert (sent(6.5), sent(6.75)) == (200, 403)
+    service.restart()
+    assert (service.get(ANN)["limits"]["max_priority"], sent(6.5), sent(6.75)) == (6.5, 200, 403)
+    assert isinstance(put(service, max_priority=6.0)["limits"]["max_priority"], int)
     put(service)
     assert (sent(7), service.ask("POST", "/api/v1/items/p6/priority", {"priority": 9}, token=ann)[0]) == (200, 200)
 
@@ -132,6 +138,9 @@ def test_an_operator_may_not(service: HttpService) -> None:
         ({"max_gpus": 1e10}, "max_gpus is '10000000000.0': it should be less than or equal to 1000000000."),
         ({"max_priority": 10**20}, f"max_priority is '{10**20}': it should be less than or equal to 1000000."),
         ({"max_priority": -1000001}, "max_priority is '-1000001': it should be greater than or equal to -1000000."),
+        ({"max_priority": True}, "max_priority is 'True': expected a number, got true."),
+        ({"max_priority": "5"}, "max_priority is '5': it should be a valid number."),
+        ({"max_priority": float("nan")}, "max_priority is 'nan': it should be a finite number."),
         ({"weight": 0}, "weight is '0': it should be greater than or equal to 0.000001."),
         ({"weight": None}, "weight is 'None': it should be a valid number."),
         ({"weight": 1e-9}, "weight is '1e-09': it should be greater than or equal to 0.000001."),

@@ -31,6 +31,9 @@ WRONG: list[dict[str, Any]] = [
     {"idempotency_key": "k\x1b[2J"},
     {"tags": ("a\x00",)},
     {"after": ("a\r",)},
+    {"pool": "a\nb"},
+    {"labels": {"team": "a\tb"}},
+    {"labels": {"a\x1bb": ""}},
 ]
 
 
@@ -72,11 +75,13 @@ def test_earlier_limits_of_such_an_owner_can_be_undone(tmp_path: Path) -> None:
         assert service.get("/api/v1/owners")["owners"] == []
 
 
-@pytest.mark.parametrize("wrong", [{"owner": FORGED}, {"idempotency_key": "k\x1b"}])
+@pytest.mark.parametrize(
+    "wrong", [{"owner": FORGED}, {"idempotency_key": "k\x1b"}, {"pool": FORGED}, {"labels": {"team": FORGED}}]
+)
 def test_a_client_refuses_it_before_it_is_sent(service: HttpService, wrong: dict[str, Any]) -> None:
     with (
         UnifiedScheduler(address=service.address) as scheduler,
-        pytest.raises(ConfigurationError, match="(owner|idempotency_key) is"),
+        pytest.raises(ConfigurationError, match="(owner|idempotency_key|pool|labels) is"),
     ):
         scheduler.submit_task_async(print, **wrong)
 

@@ -18,6 +18,7 @@ from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime im
 from ray_multicluster_scheduler.control_plane.store import Change
 from ray_multicluster_scheduler.scheduler.connection.links.cluster_link import CallResult
 from ray_multicluster_scheduler.scheduler.lifecycle import events
+from ray_multicluster_scheduler.scheduler.pools.pool import Pool
 from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import encode_outcome
 from tests.unit.client_api.control_plane import until
 from tests.unit.service.service_plane import CPUS, ServicePlane, a_job, a_task, running
@@ -85,6 +86,28 @@ def test_what_is_queued_stays_queued_and_what_runs_is_adopted(plane: ServicePlan
     found = plane.find_item("runs")
     assert found is not None
     assert value_of(found.outcome) == "kept"  # type: ignore[arg-type]
+
+
+def test_the_fields_of_pools_and_a_priority_with_a_fraction_survive(plane: ServicePlane) -> None:
+    fields = {"labels": {"team": "nlp"}, "pool": "nlp", "preemptible": False, "min_runtime_s": 60.0}
+    plane.runtime.post_user_event(events.PoolChanged(Pool(name="nlp")))
+    running(plane.taken(a_task("runs", CPUS)))
+    plane.taken(a_task("low", CPUS, priority=2))
+    plane.taken(a_task("between", CPUS, priority=2, **fields))
+    plane.runtime.post_user_event(events.PriorityChanged("between", 2.5))
+    plane.taken(a_task("high", CPUS, priority=3.0))
+    until(lambda: plane.runtime.machine.record("between").wanted.priority == 2.5)
+    for _ in range(2):
+        plane.restart()
+        machine = plane.runtime.machine
+        assert machine.record("between").task.pool_fields == fields
+        assert str([machine.record(one).wanted.priority for one in ("low", "between", "high")]) == "[2, 2.5, 3]"
+        assert list(machine.first_positions(3, 0.0)) == ["high", "between", "low"]
+        stored = plane.store.item("between")
+        assert stored is not None
+        assert stored.status.priority == 2.5
+        explanation = plane.runtime.run(plane.runtime.explanation_of("between"))
+        assert explanation.items() >= {**fields, "priority": 2.5}.items()
 
 
 def test_it_may_be_restarted_again_and_again(plane: ServicePlane) -> None:

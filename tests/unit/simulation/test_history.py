@@ -26,8 +26,9 @@ from ray_multicluster_scheduler.control_plane.config.settings import OwnerLimits
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterProblem
 from ray_multicluster_scheduler.scheduler.lifecycle import events
 from ray_multicluster_scheduler.scheduler.lifecycle import instructions as out
-from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending
-from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow, SentRow
+from ray_multicluster_scheduler.scheduler.lifecycle.record import Ending, FreedRoom
+from ray_multicluster_scheduler.scheduler.lifecycle.rows import ClusterRow, ItemRow, OwnerRow, PoolRow, SentRow
+from ray_multicluster_scheduler.scheduler.pools.pool import Pool
 from ray_multicluster_scheduler.scheduler.queue.owner_account import Holding
 from ray_multicluster_scheduler.simulation import history as lines
 from tests.unit.lifecycle.driver import actor, cluster, job, task
@@ -42,7 +43,10 @@ ROW = ItemRow(
     3,
     (STEP,),
     5,
-    ending=Ending("cancel", "enough", force=True),
+    ending=Ending("preempt", "enough", force=True, newcomer="t9"),
+    room=FreedRoom("a", {"n1": {"CPU": 2.0}}, ("t7", "t8"), 3.0),
+    saved="digest",
+    preempted_at=2.0,
     failures={FailureClass.CRASH: 2},
     earlier_fences=(4,),
     decision=SchedulingDecision("t1", 3.5, "a", "PLACED", "goes to a", ROWS),
@@ -50,6 +54,8 @@ ROW = ItemRow(
     parts={"n1": {"CPU": 2.0}},
 )
 CLUSTER = ClusterRow("a", cordoned=True, paused="now", dead=ClusterProblem("DEAD", "it burnt"))
+
+POOL = Pool(name="p", place_quota={"a": {"CPU": 2.0}}, labels={"team": "nlp"}, cohort="c", owners=("ann",))
 
 EVENTS: list[events.Event] = [
     events.Submitted(task("t1", 2, tags=("x",), retry_on=("ValueError",), after=("t0",)), "waits", 7),
@@ -88,10 +94,14 @@ EVENTS: list[events.Event] = [
     events.QueueResumed("cluster", "a"),
     events.OwnerLimitsChanged("ann", OwnerLimits(max_running=3, max_gpus=0.5)),
     events.OwnerLimitsChanged("ann", None),
+    events.StateSaved("t1", 1, "digest"),
+    events.PoolChanged(POOL),
+    events.PoolDeleted("p"),
     events.Restored(
         (ROW,),
         (CLUSTER,),
         (OwnerRow("ann", "later"), OwnerRow("bob", None, OwnerLimits(weight=2))),
+        (PoolRow("p", POOL), PoolRow("gone")),
         7,
         8,
         (SentRow("job", "a", 2.5),),
@@ -110,6 +120,7 @@ INSTRUCTIONS: list[out.Instruction] = [
     out.StartAttempt("t1", 1, "a"),
     out.RecallAttempt("t1", 1, "a"),
     out.CancelAttempt("t1", 1, "a", force=True),
+    out.PreemptAttempt("t1", 1, "a", 30.0),
     out.RefreshSnapshot("a"),
     out.CheckDashboard("a"),
     out.SetTimer("retry:t1", 8.25),
@@ -119,7 +130,9 @@ INSTRUCTIONS: list[out.Instruction] = [
 ]
 
 LINES: lines.History = [
-    lines.RunSetup(0.0, {"lease_s": 5, "owners": {"ann": {"weight": 2}}}, (ClusterMetadata("a", tags=("x",)),)),
+    lines.RunSetup(
+        0.0, {"lease_s": 5, "owners": {"ann": {"weight": 2}}}, (ClusterMetadata("a", tags=("x",)),), (POOL,)
+    ),
     *(lines.EventHandled(1.0, one) for one in EVENTS),
     *(lines.InstructionIssued(1.5, one) for one in INSTRUCTIONS),
     lines.AttemptBegan(2.0, "a", "t1", 1, 9, {"n1": {"CPU": 2.0}}, "gang"),

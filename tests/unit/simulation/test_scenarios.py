@@ -73,6 +73,13 @@ def test_priority_goes_first() -> None:
     assert run.figures["wait_s_by_priority"]["5"]["mean"] == 8
 
 
+def test_a_priority_with_a_fraction_goes_between_its_neighbours() -> None:
+    waiting = [item(1, 1, 10, priority=priority) for priority in (2, 3.0, 2.5)]
+    run = SimulatedRun(fleet(exact("a", "{CPU:1}")), item(0, 1, 10), *waiting)
+    waits = run.figures["wait_s_by_priority"]
+    assert {priority: wait["mean"] for priority, wait in waits.items()} == {"3": 9, "2.5": 19, "2": 29, "0": 0}
+
+
 def test_waiting_owners_get_fair_shares() -> None:
     items = [item(0, 1, 10, owner="ann") for _ in range(6)] + [item(0, 1, 10, owner="bob") for _ in range(2)]
     run = SimulatedRun(fleet(exact("a", "{CPU:2}")), *items)

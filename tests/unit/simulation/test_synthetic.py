@@ -60,7 +60,7 @@ class TestArrivals:
 
 def test_shares_match_the_weights() -> None:
     items = made(
-        "items=4000 sizes=1:3,2:1 wide=0.2:16 gpus=0.1:2 owners=ann:2,bob:1 priorities=0:9,7:1 kinds=task:3,job:1 "
+        "items=4000 sizes=1:3,2:1 wide=0.2:16 gpus=0.1:2 owners=ann:2,bob:1 priorities=0:9,7.5:1 kinds=task:3,job:1 "
         "tags=x:0.5 require=y:0.25 fails=0.1 memory=1GiB functions=3"
     )
 
@@ -71,7 +71,7 @@ def test_shares_match_the_weights() -> None:
     assert share(lambda one: one.needs["CPU"] == 1) == pytest.approx(0.6, abs=0.03)
     assert share(lambda one: one.needs.get("GPU") == 2) == pytest.approx(0.1, abs=0.02)
     assert share(lambda one: one.owner == "ann") == pytest.approx(2 / 3, abs=0.03)
-    assert share(lambda one: one.priority == 7) == pytest.approx(0.1, abs=0.02)
+    assert share(lambda one: one.priority == 7.5) == pytest.approx(0.1, abs=0.02)
     assert share(lambda one: one.kind == "job") == pytest.approx(0.25, abs=0.03)
     assert share(lambda one: "x" in one.tags) == pytest.approx(0.5, abs=0.03)
     assert share(lambda one: "y" in one.require_tags) == pytest.approx(0.25, abs=0.03)

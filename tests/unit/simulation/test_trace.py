@@ -45,6 +45,15 @@ def test_all_columns_in_any_order(path: Path) -> None:
     ]
 
 
+def test_priorities_may_have_a_fraction(path: Path) -> None:
+    path.write_text("submit,shape,run,priority\n0,CPU=1,1,2.5\n1,CPU=1,1,5.0\n2,CPU=1,1,\n")
+    items = list(read_trace(path))
+    assert [str(one.priority) for one in items] == ["2.5", "5", "0"]
+    write_trace(path, items)
+    assert [line.split(",")[4] for line in path.read_text().splitlines()] == ["priority", "2.5", "5", "0"]
+    assert list(read_trace(path)) == items
+
+
 def test_a_trace_survives_a_round_trip(path: Path) -> None:
     recipe = (
         "items=200 over=1h run=lognormal:60,2 sizes=0.5,1,2 memory=3GiB gpus=0.2:1 owners=ann,bob priorities=-1,0,5"
@@ -72,7 +81,10 @@ def test_a_trace_survives_a_round_trip(path: Path) -> None:
         (HEAD + "0,CPU=1;CPU=2,1\n", "line 2: column shape: 'CPU=2' is given twice"),
         ("submit,shape,run,kind\n0,CPU=1,1,batch\n", "line 2: column kind: 'batch' is not one of task, job"),
         ("submit,shape,run,outcome\n0,CPU=1,1,stopped\n", "line 2: column outcome: 'stopped' is not one of succeeded"),
-        ("submit,shape,run,priority\n0,CPU=1,1,high\n", "line 2: column priority: 'high' is not a whole number"),
+        ("submit,shape,run,priority\n0,CPU=1,1,high\n", "line 2: column priority: 'high' is not a number"),
+        ("submit,shape,run,priority\n0,CPU=1,1,nan\n", "line 2: column priority: 'nan' is not a number"),
+        ("submit,shape,run,priority\n0,CPU=1,1,-inf\n", "line 2: column priority: '-inf' is not a number"),
+        ("submit,shape,run,fails\n0,CPU=1,1,x\n", "line 2: column fails: 'x' is not a whole number"),
         ("submit,shape,run,members\n0,CPU=1,1,0\n", "line 2: column members: 0 is less than 1"),
     ],
 )

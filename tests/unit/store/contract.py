@@ -85,6 +85,16 @@ class StoreContract:
         assert store.settings("agent:") == {"agent:a": b"1", "agent:b": b"2"}
         assert (store.next_fence, store.next_number) == (6, 2)
 
+    def test_a_priority_may_have_a_fraction(self, open_store: Open) -> None:
+        store = open_store()
+        for number, priority in enumerate((2.5, -0.25, 3, 3.0), 1):
+            change = accepted(number)
+            change.add(Change([], {f"t{number}": ItemStatus(f"t{number}", QUEUED, priority=priority)}))
+            store.write(change).result()
+        store.close()
+        found = [one.status.priority for one in open_store().open_items()]
+        assert str(found) == "[2.5, -0.25, 3, 3]"
+
     def test_unknown_items_are_not_found(self, open_store: Open) -> None:
         store = open_store()
         assert store.item("x") is None

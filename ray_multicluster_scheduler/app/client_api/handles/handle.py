@@ -235,7 +235,7 @@ class QueuedHandle(Handle):
         """Undo :meth:`hold`."""
         self._runtime.post_user_event(ReleaseRequested(item_id_of(self, "release")))
 
-    def set_priority(self, priority: int) -> None:
+    def set_priority(self, priority: float) -> None:
         """Change the priority with which it waits; higher numbers go first."""
         self._runtime.post_user_event(PriorityChanged(item_id_of(self, "set_priority"), valid_priority(priority)))
 

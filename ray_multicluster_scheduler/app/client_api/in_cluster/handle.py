@@ -62,7 +62,7 @@ class NativeHandle(WaitableHandle):
         """Not supported by Ray. Raises ConfigurationError."""
         refuse_queue_verb("release")
 
-    def set_priority(self, priority: int) -> None:
+    def set_priority(self, priority: float) -> None:
         """Not supported by Ray. Raises ConfigurationError."""
         refuse_queue_verb("set_priority")
 

@@ -66,8 +66,9 @@ def refuse(options: Mapping[str, Any], kind: str, cluster: str, refused: Mapping
                 f"{key} cannot be used inside cluster {cluster!r}.", cluster=cluster, next_step=refused[key]
             )
     refuse_unknown(options, option_names(kind) | refused.keys() | {"num_returns"})
-    if options.get("priority"):
-        _log.debug("priority %s has no effect inside cluster %s: Ray has none", options["priority"], cluster)
+    for key in ("priority", "pool"):
+        if options.get(key):
+            _log.debug("%s %s has no effect inside cluster %s: Ray has none", key, options[key], cluster)
 
 
 def task_options(

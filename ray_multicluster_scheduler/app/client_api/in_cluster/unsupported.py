@@ -43,7 +43,7 @@ class UnsupportedVerbs:
     def release(self, item: Any) -> None:
         refuse_queue_verb("release")
 
-    def set_priority(self, item: Any, priority: int) -> None:
+    def set_priority(self, item: Any, priority: float) -> None:
         refuse_queue_verb("set_priority")
 
     def pause_queue(self, cluster: str | None = None, owner: str | None = None, reason: str = "") -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ray_multicluster_scheduler.common.redaction import MASKED, mask_config
+from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Caller
 from ray_multicluster_scheduler.control_plane.config import ClusterConfig, FleetConfig, Settings
+from ray_multicluster_scheduler.control_plane.runtime.pools import definition_of, pool_of
 
 _NO_SECRETS = ("auth", "service_tls")
 """Settings whose names look like secrets but whose values are a mode and file paths."""
@@ -35,10 +37,17 @@ def cluster_shown(config: ClusterConfig) -> dict[str, Any]:
     return {**mask_config({**entry, "runtime_env": environment}), "auth": how}
 
 
+def pools_shown(rows: Collection[dict[str, Any]], caller: Caller) -> list[dict[str, Any]]:
+    """The pools that the caller may use, without other owners; or all of them, if it sees everything."""
+    shown = [{**row, "owners": [one for one in row["owners"] if caller.may_see(one)]} for row in rows]
+    return [one for one, row in zip(shown, rows, strict=True) if caller.sees_all or one["owners"] or not row["owners"]]
+
+
 def config_shown(config: FleetConfig) -> dict[str, Any]:
     """The whole configuration, as the service shows its own."""
     return {
         "settings": settings_shown(config.settings, None),
         "source": config.source,
         "clusters": [cluster_shown(one) for one in config.clusters],
+        "pools": [definition_of(pool_of(one)) for one in config.pools],
     }

@@ -73,7 +73,7 @@ def with_owner(caller: Caller, limits_of: LimitsOf, request: SubmitRequest) -> S
     return request
 
 
-def check_priority(limits: OwnerLimits, owner: str, priority: int, item_id: str) -> None:
+def check_priority(limits: OwnerLimits, owner: str, priority: float, item_id: str) -> None:
     """Raises NotAllowedError if the priority is above the limit of the owner."""
     if limits.max_priority is not None and priority > limits.max_priority:
         raise NotAllowedError(
@@ -155,6 +155,17 @@ def without_hidden_ids(
         return explanation
     ahead = [_ahead(one, visible_id(caller, one["id"], owner_of_id), owner_of_id(one["id"])) for one in queue["ahead"]]
     return {**explanation, "queue": {**queue, "ahead": ahead}}
+
+
+def without_hidden_victims(
+    report: dict[str, Any], caller: Caller, owner_of_id: Callable[[str], str | None]
+) -> dict[str, Any]:
+    """The report of a preemption without the ids of items that the caller may not see."""
+
+    def shown(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [{**row, "id": visible_id(caller, row["id"], owner_of_id)} for row in rows]
+
+    return {**report, "victims": shown(report["victims"]), "candidates": shown(report["candidates"])}
 
 
 def visible_id(caller: Caller, item_id: str, owner_of_id: Callable[[str], str | None]) -> str:

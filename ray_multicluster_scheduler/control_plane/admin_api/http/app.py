@@ -21,6 +21,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.routes import (
     events,
     item_actions,
     items,
+    pools,
     queue,
     service,
     simulation,
@@ -36,7 +37,20 @@ from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime im
 from ray_multicluster_scheduler.control_plane.runtime.service.stored_arguments import RecentPairs
 from ray_multicluster_scheduler.serving.deployment import Deployments
 
-_RESOURCES = (service, tokens, clusters, items, item_actions, queue, simulation, actors, blobs, events, deployments)
+_RESOURCES = (
+    service,
+    tokens,
+    clusters,
+    items,
+    item_actions,
+    queue,
+    pools,
+    simulation,
+    actors,
+    blobs,
+    events,
+    deployments,
+)
 ROUTERS = tuple(one.router for one in _RESOURCES)
 
 

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from ray_multicluster_scheduler import __version__
 from ray_multicluster_scheduler.common.circuit_breaker import BreakerState
 from ray_multicluster_scheduler.control_plane.admin_api.metrics.load_series import is_up, share_taken, waiting_by_queue
+from ray_multicluster_scheduler.control_plane.runtime.pools import pool_rows
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.control_plane.store import StorageUsage
 from ray_multicluster_scheduler.scheduler.cluster.cluster_view import ClusterView
 from ray_multicluster_scheduler.scheduler.health.metrics_aggregator import MetricsAggregator
 from ray_multicluster_scheduler.scheduler.lifecycle.machine import SchedulerMachine
 from ray_multicluster_scheduler.scheduler.monitor.prometheus_client import Exposition, Samples
+from ray_multicluster_scheduler.scheduler.pools.preemption_rules import REASONS
 from ray_multicluster_scheduler.serving import SwarmPilotScheduler
 from ray_multicluster_scheduler.serving.metrics import add_serving
 
@@ -26,6 +28,8 @@ def metrics_text(runtime: ServiceRuntime, room: StorageUsage, serving: SwarmPilo
     out.gauge("rmcs_build_info", "The version of the service, as a label.", [({"version": __version__}, 1)])
     add_items(out, runtime.machine, runtime.metrics)
     add_clusters(out, runtime.machine, runtime.metrics, runtime.clock.now())
+    _add_pools(out, runtime.machine)
+    _add_preemptions(out, runtime.machine, runtime.clock.now())
     _add_store(out, runtime, room)
     add_serving(out, serving)
     sender = runtime.trace_sender
@@ -89,6 +93,38 @@ def add_clusters(out: Exposition, machine: SchedulerMachine, metrics: MetricsAgg
     breakers = [({"cluster": one}, float(_BREAKER[machine.clusters.health(one, now).breaker])) for one in names]
     out.gauge("rmcs_breaker_state", "Circuit breaker: 0 closed, 1 half open, 2 open.", breakers)
     out.gauge("rmcs_cluster_utilization", "Used share of a resource.", _taken(views))
+
+
+def _add_pools(out: Exposition, machine: SchedulerMachine) -> None:
+    rows = pool_rows(machine)
+    uses = [
+        ({"pool": name, "cluster": use["cluster"] or "", "resource": use["resource"]}, use)
+        for name, row in rows.items()
+        for use in row["use"]
+    ]
+    quota = [(labels, use["quota"]) for labels, use in uses]
+    out.gauge("rmcs_pool_quota", "The quota of a pool.", quota)
+    used = [(labels, use["used"] + use["reserved"]) for labels, use in uses]
+    out.gauge("rmcs_pool_used", "What the items of a pool use, or have reserved.", used)
+    borrowed = [(labels, use["borrowed"]) for labels, use in uses]
+    out.gauge("rmcs_pool_borrowed", "What a pool uses beyond its quota.", borrowed)
+    waiting = [({"pool": name}, row["waiting"]) for name, row in rows.items()]
+    out.gauge("rmcs_pool_waiting", "Unfinished items of a pool that are on no cluster.", waiting)
+
+
+def _add_preemptions(out: Exposition, machine: SchedulerMachine, now: float) -> None:
+    """Pool ``""``: items without a pool. Counts begin at 0, since Prometheus sees no increase from a missing value."""
+    counts, pools = machine.preemption_counts(now), ("", *machine.pools.ledger.pools)
+    victims = [
+        ({"pool": pool, "reason": reason}, counts.victims.get((pool, reason), 0))
+        for pool in pools
+        for reason in sorted(REASONS)
+    ]
+    out.counter("rmcs_preemptions_total", "Items of a pool that were preempted, by reason.", victims)
+    lost = [({"pool": pool}, counts.lost_s.get(pool, 0.0)) for pool in pools]
+    out.counter("rmcs_preemption_lost_seconds_total", "Work of preempted items since they last saved.", lost)
+    longest = "Time since the preemption of the item that has been leaving for the longest time; 0 if none is leaving."
+    out.gauge("rmcs_preemption_longest_seconds", longest, [({}, counts.longest_s)])
 
 
 def _attempts(metrics: MetricsAggregator, names: tuple[str, ...]) -> Samples:

@@ -11,10 +11,11 @@ from ray_multicluster_scheduler.control_plane.runtime.explanation import Current
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import ServiceRuntime
 from ray_multicluster_scheduler.control_plane.store import StoredItem, UnfinishedCount
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
+from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import pool_fields_of
 
 WAITING = (TaskState.PENDING, TaskState.QUEUED, TaskState.RETRYING)
-_RAN = (TaskState.RUNNING, TaskState.LOST)
-ON_A_CLUSTER = (TaskState.DISPATCHING, TaskState.RUNNING, TaskState.LOST)
+_RAN = (TaskState.RUNNING, TaskState.PREEMPTING, TaskState.LOST)
+ON_A_CLUSTER = (TaskState.DISPATCHING, *_RAN)
 
 
 def depths(counts: Iterable[UnfinishedCount], runtime: ServiceRuntime, owner: str | None) -> dict[str, Any]:
@@ -62,6 +63,7 @@ def _waiting_row(
         "name": new.name,
         "owner": new.owner,
         "priority": stored.status.priority,
+        **pool_fields_of(stored),
         "state": str(stored.status.state),
         "submitted_at": new.submitted_at,
         "waiting_since": new.submitted_at,
@@ -80,6 +82,7 @@ def _record_row(record: TaskRecord, reasons: CurrentWaitReasons, position: int |
         "name": record.task.name,
         "owner": record.task.owner,
         "priority": record.wanted.priority,
+        **record.wanted.pool_fields,
         "state": str(record.state),
         "submitted_at": record.task.submitted_at,
         "waiting_since": _waiting_since(record),

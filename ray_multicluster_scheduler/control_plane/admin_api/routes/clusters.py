@@ -207,7 +207,6 @@ def _config(body: dict[str, Any], runtime: ServiceRuntime) -> FleetConfig:
             raise ConfigurationError(
                 "The request has no clusters.", next_step='send {"clusters": […]} or {"text": "clusters: …"}'
             )
-    whole = isinstance(data, dict) and "settings" in data
     config = config_from(data, _SOURCE, runtime.config.base_dir, lines=lines)
     if len(config.clusters) > MAX_CLUSTERS:
         raise ConfigurationError(
@@ -220,7 +219,9 @@ def _config(body: dict[str, Any], runtime: ServiceRuntime) -> FleetConfig:
                 cluster=one.name,
                 next_step="give the token itself, or ${NAME}",
             )
-    return config if whole else config.model_copy(update={"settings": runtime.config.settings})
+    given = data if isinstance(data, dict) else {}
+    left = {key: getattr(runtime.config, key) for key in ("settings", "pools") if key not in given}
+    return config.model_copy(update=left)
 
 
 def cluster_details(runtime: ServiceRuntime, name: str) -> dict[str, Any]:

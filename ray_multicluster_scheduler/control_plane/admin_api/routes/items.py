@@ -64,8 +64,8 @@ from ray_multicluster_scheduler.control_plane.runtime.explanation import (
 from ray_multicluster_scheduler.control_plane.runtime.item import Item, Promise
 from ray_multicluster_scheduler.control_plane.runtime.outcome import VALUE_FORGOTTEN
 from ray_multicluster_scheduler.control_plane.runtime.service.service_runtime import SubmitRequest
-from ray_multicluster_scheduler.control_plane.store import ItemQuery, StoredItem
-from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import started_at
+from ray_multicluster_scheduler.control_plane.store import ItemQuery, Store, StoredItem
+from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import pool_fields_of, started_at
 
 router = APIRouter(prefix="/api/v1")
 MAX_ITEMS = 10_000
@@ -200,21 +200,27 @@ def submission_from(entry: object, user: str) -> SubmitRequest:
 @router.get("/items/{item_id}", tags=["items"], **described(Rule.SEE, docs.Status))
 async def get(request: Request, item_id: str) -> dict[str, Any]:
     """The state of an item, with its outcome if it has ended."""
-    item = await runtime_of(request).find_item(item_id)
+    runtime = runtime_of(request)
+    item = await runtime.find_item(item_id)
     if item is None:
         return {"id": item_id, "state": "EXPIRED"}
-    return {**item_summary(request, item), **await runtime_of(request).repetitions(item_id)}
+    summary = {**item_summary(request, item), **await runtime.repetitions(item_id)}
+    if runtime.record(item.id) is None and (stored := await asyncio.to_thread(runtime.store.item, item.id)) is not None:
+        summary.update(pool_fields_of(stored))
+    return summary
 
 
 def item_summary(request: Request, item: Item) -> dict[str, Any]:
     """An item for a caller who may see it. Raises NotAllowedError."""
     ownership.check_item_seen(caller_of(request), item.task.owner, item.id)
+    record = runtime_of(request).record(item.id)
     summary = {
         **_status(caller_of(request), item),
         **_wait_reason(request, item),
         "kind": item.task.kind,
         "name": item.task.name,
         "owner": item.task.owner,
+        **(item.task if record is None else record.wanted).pool_fields,
         **repeats_of(item.task),
     }
     return summary if item.task.actor is None else {**summary, "actor": item.task.actor.to_dict()}
@@ -262,7 +268,11 @@ async def list_items(
         owner = caller.user
     last, most = number_of(after), rows_at_most(limit)
     query = ItemQuery(states, kind, owner, cluster, last, most, name, begins, since, until)
-    page = await asyncio.to_thread(runtime_of(request).store.items, query)
+    return await asyncio.to_thread(_rows, runtime_of(request).store, query)
+
+
+def _rows(store: Store, query: ItemQuery) -> dict[str, Any]:
+    page = store.items(query)
     return {"items": [_row(one) for one in page.items], "after": cursor_of(page.after)}
 
 
@@ -284,6 +294,7 @@ def _row(stored: StoredItem) -> dict[str, Any]:
         "attempt": now.attempt,
         "cluster": now.cluster,
         "priority": now.priority,
+        **pool_fields_of(stored),
         "submitted_at": new.submitted_at,
         "started_at": started_at(now),
         "finished_at": now.finished_at,
@@ -324,6 +335,14 @@ async def explain(request: Request, item_id: str) -> Response:
     runtime, caller = runtime_of(request), caller_of(request)
     answer = await runtime.explanation_of(item_id, ownership.see_check(caller))
     return JsonResponse(ownership.without_hidden_ids(answer, caller, runtime.live_owner))
+
+
+@router.get("/items/{item_id}/preemption", tags=["items"], **described(Rule.SEE, docs.Preemption))
+async def preemption(request: Request, item_id: str) -> Response:
+    """Which running items would give way to a waiting item, or why none would. Changes nothing."""
+    runtime, caller = runtime_of(request), caller_of(request)
+    answer = await runtime.preemption_of(item_id, ownership.see_check(caller))
+    return JsonResponse(ownership.without_hidden_victims(answer, caller, runtime.live_owner))
 
 
 @router.get(

@@ -16,6 +16,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.access.audit import reco
 from ray_multicluster_scheduler.control_plane.admin_api.access.config_redaction import (
     cluster_shown,
     for_owner,
+    pools_shown,
     settings_shown,
 )
 from ray_multicluster_scheduler.control_plane.admin_api.access.permissions import Rule, caller_of, visible_owner
@@ -24,6 +25,7 @@ from ray_multicluster_scheduler.control_plane.admin_api.metrics.load_series impo
 from ray_multicluster_scheduler.control_plane.admin_api.routes.request_parsing import json_of, runtime_of
 from ray_multicluster_scheduler.control_plane.admin_api.schemas import service as docs
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import JSON, described
+from ray_multicluster_scheduler.control_plane.runtime.pools import definition_of
 
 router = APIRouter()
 
@@ -65,6 +67,9 @@ async def settings(request: Request) -> Response:
             "settings": settings_shown(runtime.settings_now(), visible_owner(request)),
             "source": config.source,
             "clusters": [cluster_shown(one) for one in config.clusters],
+            "pools": pools_shown(
+                [definition_of(one) for one in runtime.machine.pools.ledger.pools.values()], caller_of(request)
+            ),
         }
     )
 

@@ -46,7 +46,7 @@ async def plan(request: Request) -> Response:
         raise missing_task_error()
     wanted = ownership.with_owner(caller, runtime.machine.limits_of, SubmitRequest(item_from(with_id(body["task"]))))
     await runtime.health.check_all()
-    return JsonResponse(runtime.machine.plan(wanted.task, runtime.clock.now()).to_dict())
+    return JsonResponse(runtime.planned(wanted.task).to_dict())
 
 
 @router.get("/trace", **described(Rule.SEE, docs.TRACE_CSV))

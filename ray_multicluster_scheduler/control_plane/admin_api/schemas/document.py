@@ -26,6 +26,10 @@ functions and arguments; programs in other languages submit jobs.
 `/api/v1/ws` is a WebSocket with the same events and parameters as `/api/v1/events`. OpenAPI cannot describe it; see
 docs/events.md, and docs/serving.md for the WebSockets `/ws/result_submit` and `/ws/task_events` of serving.
 A page that cannot send a header opens both with a `ticket` from `POST /api/v1/ticket`."""
+_TYPES = (
+    "With commas: transition, decision, cluster, action, pool_changed (these five by default), telemetry, serving; "
+    "preempted and resumed are the transitions of items that give way, and that run again."
+)
 _SCHEMES: dict[str, dict[str, str]] = {
     "bearer": {
         "type": "http",
@@ -64,11 +68,10 @@ PARAMETERS: Mapping[str, tuple[str, Any]] = {
     "follow": ("Stream new output until the item has ended; with `attempt` until that attempt has ended.", False),
     "dry_run": ("Return a preview, without changes.", False),
     "token_id": ("The id of a token, which is not secret.", "k3v9x2ab"),
+    "drain": ("Accept nothing new, and delete it when its unfinished items have ended.", False),
+    "/api/v1/pools/{name} name": ("The name of the pool.", "train"),
     "force": ("Revoke even the last token of an admin.", False),
-    "types": (
-        "Any of transition, decision, cluster, action (these four by default), telemetry, serving, with commas.",
-        "transition,decision",
-    ),
+    "types": (_TYPES, "transition,decision"),
     "id": ("Only events of these items, separated by commas.", "nightly-2026-11-15"),
     "snapshot": ("Begin with a snapshot of the present state.", False),
     "ticket": ("A ticket of POST /api/v1/ticket, for a page that cannot send a header.", ""),

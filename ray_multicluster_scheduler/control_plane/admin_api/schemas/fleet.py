@@ -6,6 +6,7 @@ from typing import Any
 
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.api_model import ID, ApiModel, optional, required
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.items import Reason
+from ray_multicluster_scheduler.control_plane.admin_api.schemas.pools import QuotaUse
 from ray_multicluster_scheduler.control_plane.admin_api.schemas.route_description import Raw
 from ray_multicluster_scheduler.control_plane.config.item_models import TaskModel
 
@@ -153,6 +154,7 @@ class Plan(ApiModel):
 class Placement(ApiModel):
     cluster: str | None = required()
     candidates: list[dict[str, Any]] = optional(example=[])
+    pool_use: list[QuotaUse] = optional("If it waits for the quota of its pool: the use of each resource.")
 
 
 class Simulate(ApiModel):

@@ -88,7 +88,14 @@ class AcceptedBatch(ApiModel):
     items: list[Accepted | Refused] = required("In the order of the entries.")
 
 
-class Status(ApiModel):
+class _Pooled(ApiModel):
+    labels: dict[str, str] = optional("Its labels, if it has any.")
+    pool: str = optional("Its pool, if it names one.")
+    preemptible: bool = optional("Whether it may be preempted, if it says so.")
+    min_runtime_s: float = optional("The seconds that each attempt runs before it may be preempted, if it has any.")
+
+
+class Status(_Pooled):
     """An item as it is now."""
 
     id: str = required()
@@ -108,7 +115,7 @@ class Status(ApiModel):
     repeated_by: list[str] = optional("Its newest retries, oldest first.")
 
 
-class Row(ApiModel):
+class Row(_Pooled):
     """An item in a list."""
 
     id: str = required()
@@ -118,7 +125,7 @@ class Row(ApiModel):
     state: TaskState = required()
     attempt: int = required()
     cluster: str | None = required()
-    priority: int = required()
+    priority: float = required(example=0)
     submitted_at: float = required()
     started_at: float | None = required("When its last attempt was seen to start.")
     finished_at: float | None = required()
@@ -143,7 +150,7 @@ class Changes(ApiModel):
     problems: dict[str, dict[str, Any]] = required("Errors by id of items that cannot be reported.")
 
 
-class Explanation(ApiModel):
+class Explanation(_Pooled):
     id: str = required()
     state: str = required(example="QUEUED")
     code: str = required("The reason, as a code.", "WAITING")
@@ -155,6 +162,33 @@ class Explanation(ApiModel):
     notes: list[str] = optional("What else is worth knowing, such as crashes of workers.")
     attempts: list[dict[str, Any]] = optional()
     history: list[dict[str, Any]] = optional("Every step, oldest first.")
+
+
+class Preemption(ApiModel):
+    id: str = required()
+    state: str = required(example="QUEUED")
+    code: str = required("WOULD_PREEMPT, or why nothing is stopped for it.", "WOULD_PREEMPT")
+    sentence: str = required("The same as a sentence.", "1 item would give way on mac")
+    cluster: str | None = required("Where it would start.", "mac")
+    victims: list[dict[str, Any]] = required(
+        "The items that would stop.",
+        [{"id": "train-7", "reason": "same_pool_priority", "priority": 0, "lost_s": 120.0}],
+    )
+    candidates: list[dict[str, Any]] = required(
+        "Preemptible items that run, and why each may or may not give way; at most 50.",
+        [
+            {
+                "id": "train-7",
+                "cluster": "mac",
+                "priority": 0,
+                "lost_s": 120.0,
+                "rank": 1,
+                "code": "same_pool_priority",
+                "sentence": "its priority is lower",
+            }
+        ],
+    )
+    total: int = required("The number of preemptible items that run.", 1)
 
 
 SUBMISSIONS: dict[str, Any] = {
@@ -198,11 +232,11 @@ class Changed(ApiModel):
 class Prioritised(Changed):
     """Items that are over are not changed: that is answered 409."""
 
-    priority: int = optional(example=5)
+    priority: float = optional(example=5)
 
 
 class Priority(ApiModel):
-    priority: int = required("Higher numbers go first.", 5, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
+    priority: float = required("Higher numbers go first.", 5, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
 
 
 class Forgotten(ApiModel):
@@ -223,7 +257,7 @@ class Retried(Accepted):
 # ---- jobs
 
 
-class JobInfo(ApiModel):
+class JobInfo(_Pooled):
     """A job in the form of Ray's Jobs API."""
 
     job_id: str = required(example=ID)
@@ -247,7 +281,7 @@ class JobPage(ApiModel):
 # ---- actors and calls of their methods
 
 
-class ActorRow(ApiModel):
+class ActorRow(_Pooled):
     id: str = required(example="actor-7c1d")
     name: str | None = required(example="counter")
     state: str = required()
@@ -314,12 +348,12 @@ class Lane(ApiModel):
     waiting: int = required()
 
 
-class Waiting(ApiModel):
+class Waiting(_Pooled):
     id: str = required()
     kind: str = required()
     name: str = required()
     owner: str = required()
-    priority: int = required(example=0)
+    priority: float = required(example=0)
     state: str = required(example="QUEUED")
     submitted_at: float = required()
     waiting_since: float = required(

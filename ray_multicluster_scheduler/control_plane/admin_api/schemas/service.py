@@ -26,6 +26,7 @@ class SettingsInForce(ApiModel):
     settings: dict[str, Any] = required(example={"retries": 0})
     source: str = required("The file or variable that they were read from.", "clusters.yaml")
     clusters: list[dict[str, Any]] = required("Without secrets.", [{"name": "mac", "auth": None}])
+    pools: list[dict[str, Any]] = required("Those in force that the caller may see.", [])
 
 
 class Fleet(ApiModel):

@@ -21,8 +21,9 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The result of a new configuration, or its preview, as names of clusters. ``not_applied``: changed settings, which
-    take effect at the next start. ``not_empty``: clusters that must be drained before it can be applied."""
+    """The result of a new configuration, or its preview, as names of clusters. ``not_applied``: changed settings,
+    and ``pools`` if these differ: they take effect at the next start. ``not_empty``: clusters that must be drained
+    before it can be applied."""
 
     added: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
@@ -70,7 +71,10 @@ class FleetChanges:
             changed,
             tuple(name for name in now if name not in new),
             tuple(name for name in new if name in now and name not in changed),
-            tuple(name for name in type(before).model_fields if getattr(before, name) != getattr(after, name)),
+            (
+                *(name for name in type(before).model_fields if getattr(before, name) != getattr(after, name)),
+                *(("pools",) if wanted.pools != self._runtime.config.pools else ()),
+            ),
             tuple(name for name in self._must_be_empty(now, new) if self._items_on(name)),
         )
 

@@ -34,6 +34,7 @@ from ray_multicluster_scheduler.control_plane.runtime.explanation import Current
 from ray_multicluster_scheduler.control_plane.runtime.idempotency import check_same_item
 from ray_multicluster_scheduler.control_plane.runtime.item import Item
 from ray_multicluster_scheduler.control_plane.runtime.job_status import EXPIRED
+from ray_multicluster_scheduler.control_plane.runtime.preemption_report import preemption_report
 from ray_multicluster_scheduler.control_plane.runtime.runtime import KEPT_FINISHED, Runtime
 from ray_multicluster_scheduler.control_plane.runtime.service.actor_names import ActorNames, NamedLocks
 from ray_multicluster_scheduler.control_plane.runtime.service.service_calls import ServiceCalls
@@ -137,7 +138,7 @@ class ServiceRuntime(Runtime):
         extra = [one.away_s + one.lease_excess_s(self.settings.lease_s) for one in unconfigured]
         self.link_runner.orphan_timeout_s += max(extra, default=0.0)
         self.manager.post(restored)
-        self.manager.when_durable(self.event_publisher.changes.reset)
+        self.manager.when_durable(self.event_publisher.reset)
         crash_point("in start-up")
         for cluster, result in results:
             self.collector.finished(cluster, result)
@@ -472,6 +473,16 @@ class ServiceRuntime(Runtime):
         if found.at is None:
             return {**await asyncio.to_thread(self.history.explanation, found.stored), **repetitions}
         return {**await asyncio.to_thread(self.history.member_explanation, found.stored, item_id), **repetitions}
+
+    async def preemption_of(self, item_id: str, check: OwnershipCheck | None = None) -> dict[str, Any]:
+        """Which items would give way to this one, or why none would. Raises UnknownItemError, and as ``check`` does."""
+        found = await self.resolve_id(item_id)
+        if found is None:
+            await self._check_expired(item_id)
+            return preemption_report(self, item_id, EXPIRED)
+        if check is not None:
+            check(found.owner, item_id)
+        return preemption_report(self, found.id, EXPIRED if found.stored is None else str(found.stored.status.state))
 
     async def repetitions(self, item_id: str) -> dict[str, list[str]]:
         """``{"repeated_by": ids}`` of the newest retries of a finished item; empty if there are none."""

@@ -20,6 +20,7 @@ from ray_multicluster_scheduler.scheduler.scheduler_core.record_codec import (
     decode_row,
     decode_task,
     had_value,
+    pool_fields_of,
 )
 
 
@@ -62,6 +63,7 @@ class StoredHistory:
             "name": stored.new.name,
             "owner": stored.new.owner,
             "priority": row.priority,
+            **pool_fields_of(stored),
             **repeats_of(row.task),
             "state": str(row.state),
             "cluster": row.cluster,

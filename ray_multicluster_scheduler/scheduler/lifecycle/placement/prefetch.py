@@ -135,7 +135,7 @@ class Prefetch:
         passed: list[ShapeGroup] = []
         free_slots = FreeSlots(self._machine.engine, [relieved])
         decisions: dict[ShapeGroup, SchedulingDecision] = {}
-        outranked: dict[int, bool] = {}
+        outranked: dict[float, bool] = {}
         lacking: dict[ShapeGroup, bool] = {}
         while sent < most:
             group = self._machine.queue.first(free_slots.amounts, now)
@@ -144,7 +144,7 @@ class Prefetch:
             record = self._machine.records[group.head().task_id]
             if group not in lacking:  # the head decides for its group
                 lacking[group] = self._lacks_one_slot(record, view, relieved)
-            if not lacking[group]:
+            if not lacking[group] or self._machine.pools.refusal(record.wanted, state.name) is not None:
                 self._machine.queue.park(group)
                 passed.append(group)
             elif self._may_go(record, state, of) and not self._is_outranked(group.priority, state, outranked):
@@ -166,7 +166,7 @@ class Prefetch:
         except PolicyEvaluationError:
             return False  # the scheduling pass ends it with that error
 
-    def _is_outranked(self, priority: int, state: ClusterState, known: dict[int, bool]) -> bool:
+    def _is_outranked(self, priority: float, state: ClusterState, known: dict[float, bool]) -> bool:
         if priority not in known:
             known[priority] = self._more_urgent_waits(priority, state)
         return known[priority]
@@ -179,7 +179,7 @@ class Prefetch:
             return False
         return not state.at_in_flight_limit
 
-    def _more_urgent_waits(self, priority: int, state: ClusterState) -> bool:
+    def _more_urgent_waits(self, priority: float, state: ClusterState) -> bool:
         """Does an item of higher priority wait for capacity there? One that needs several slots must see them become
         free."""
         above = (group for group in self._machine.queue.groups() if group.priority > priority)
@@ -262,10 +262,15 @@ class Prefetch:
                 if record.task.owner == owner:
                     self.recall(record, sentence, now)
 
+    def records_of_pool(self, pool: str) -> list[TaskRecord]:
+        """All prefetched attempts of a pool."""
+        records = (record for state in self._machine.registry for record in self._prefetched_records(state))
+        return [record for record in records if record.wanted.pool == pool]
+
     def _waits_for_capacity(self, group: ShapeGroup, state: ClusterState) -> bool:
         """Would this group go to that cluster if it had capacity? Also true if the group was not considered yet, but
-        not while its owner may start nothing."""
-        if self._machine.queue.refusal(group) is not None:
+        not while its owner or its pool may start nothing."""
+        if self._machine.refusal(group) is not None:
             return False
         decision = group.decision
         return decision is None or any(

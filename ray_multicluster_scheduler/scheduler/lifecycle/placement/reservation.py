@@ -113,7 +113,7 @@ class WideItemReservations:
 
     def _is_useful(self, record: TaskRecord, state: ClusterState, now: float) -> bool:
         """May the item start at all, and will there be capacity once all our work there has ended?"""
-        if record.group is None or self._machine.queue.refusal(record.group) is not None:
+        if record.group is None or self._machine.refusal(record.group) is not None:
             return False
         if state.problem(now) is not None or state.cordoned or state.paused is not None:
             return False
@@ -136,7 +136,7 @@ class WideItemReservations:
         """Reserve on the cluster where the item is expected to start first; not on one reserved for a more urgent
         item."""
         best: tuple[tuple[float, bool], ClusterState, WideItemReservation] | None = None
-        if self._machine.queue.refusal(group) is not None:
+        if self._machine.refusal(group) is not None:
             return None
         urgency = self._machine.queue.urgency(group)
         for row in self._machine.engine.table(record.wanted, self._machine.fleet.views(now), retry=record.retry):

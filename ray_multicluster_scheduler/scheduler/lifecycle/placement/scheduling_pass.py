@@ -20,6 +20,7 @@ from ray_multicluster_scheduler.scheduler.lifecycle.placement.free_slots import 
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.prefetch import Prefetch
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.reservation import WideItemReservations
 from ray_multicluster_scheduler.scheduler.lifecycle.placement.starting_agents import StartingAgents
+from ray_multicluster_scheduler.scheduler.lifecycle.preemption import Preemption
 from ray_multicluster_scheduler.scheduler.lifecycle.record import TaskRecord
 from ray_multicluster_scheduler.scheduler.lifecycle.refresher import SnapshotRefresher
 from ray_multicluster_scheduler.scheduler.policy.reasons import PLACED, unblocked_by
@@ -53,14 +54,17 @@ class SchedulingPass:
         refresher: SnapshotRefresher,
         prefetch: Prefetch,
         reservations: WideItemReservations,
+        preemption: Preemption,
     ) -> None:
         self._machine, self._refresher, self._prefetch = machine, refresher, prefetch
-        self._reservations = reservations
+        self._reservations, self._preemption = reservations, preemption
         self._starting_agents = StartingAgents(machine, prefetch)
         self._scan: _Scan | None = None
         self._full_scan = False
         self._skipped_owners: set[str] = set()
         """Owners that could start nothing when their groups were last considered."""
+        self._lacking_quota: dict[str, dict[ShapeGroup, None]] = {}
+        """Groups that wait for the quota of their pool, by pool: scans leave them out until there is more."""
         self._known_waits: dict[Shape, SchedulingDecision] = {}
         self._connecting: dict[str, None] = {}
         """Queued items that start no work; :meth:`_connect` places them."""
@@ -73,7 +77,7 @@ class SchedulingPass:
         """Consider the whole queue again, after a change that may unblock or fail any item."""
         self._full_scan = self._wake_unknown = True
 
-    def reserve_for_wide_items(self, now: float) -> None:
+    def reserve_for_wide_items(self, _: str, now: float) -> None:
         """Reserve capacity for items that waited long, and recall what was prefetched to their clusters."""
         for cluster in self._reservations.reserve_overdue(now):
             self._prefetch.recall_cluster(self._machine.registry.state(cluster), "room is kept for a wide item", now)
@@ -155,9 +159,13 @@ class SchedulingPass:
             return SchedulingDecision(record.task.id, now, None, codes.HELD, record.sentence, (), unblocked)
         if record.group is None:
             return None
+        if record.room is not None:
+            table = self._machine.engine.table(record.wanted, self._machine.fresh_views(now), retry=record.retry)
+            until = "the items that give way to it have left"
+            return SchedulingDecision(record.task.id, now, None, codes.FREES_ROOM, record.sentence, table, until)
         head = self._machine.records[record.group.head().task_id]  # the head decides for its group
         views = self._reservations.views_for(head, self._machine.fresh_views(now) if views is None else views, now)
-        refusal = self._machine.queue.refusal(record.group)
+        refusal = self._machine.refusal(record.group)
         if refusal is None:
             decision = self._machine.engine.schedule(record.wanted, views, now, retry=record.retry)
             return replace(decision, task_id=record.task.id)
@@ -169,7 +177,8 @@ class SchedulingPass:
         answer, whatever else it would wait for."""
         views = self._reservations.views_for_new(task, self._machine.fresh_views(now), now)
         decision = self._machine.engine.schedule(task, views, now)
-        refusal = self._machine.queue.refusal_of(task.owner, task.placement.get("GPU", 0.0))
+        queue, pools = self._machine.queue, self._machine.pools
+        refusal = queue.refusal_of(task.owner, task.placement.get("GPU", 0.0)) or pools.refusal(task)
         if refusal is None or verdict(decision) not in (Verdict.PLACED, Verdict.WAIT):
             return decision
         return self._refusal_decision(task.id, refusal, decision.candidates, now)
@@ -190,6 +199,8 @@ class SchedulingPass:
             for owner in sorted(self._machine.queue.unblocked_owners):
                 self.rescan_owner(owner)
             self._machine.queue.unblocked_owners.clear()
+        self._preemption.run(now)
+        self._recheck_quota()
         self._refresh_reservations(now)
         for task_id in list(self._connecting):
             self._connect(self._machine.records[task_id], now)
@@ -222,6 +233,16 @@ class SchedulingPass:
         ):
             self._machine.output.request_continue()
         self._set_wake_timer(now)
+
+    def _recheck_quota(self) -> None:
+        """Consider the groups again that waited for quota, if any was freed in their pool or its cohort."""
+        pools = self._machine.pools
+        if self._lacking_quota:
+            for name in pools.with_more_quota():
+                for group in self._lacking_quota.pop(name, ()):
+                    self._machine.queue.unpark(group)
+                    self._machine.new_groups[group] = None
+        pools.freed.clear()
 
     def _refresh_reservations(self, now: float) -> None:
         if self._machine.wide_reservations:
@@ -281,7 +302,14 @@ class SchedulingPass:
     def _decide_group(self, scan: _Scan, group: ShapeGroup, now: float) -> int:
         """Decide for the head of a group; returns how many clusters were checked."""
         record = self._machine.records[group.head().task_id]
+        lacking = self._machine.pools.refusal(record.wanted)
+        if lacking is not None:
+            self._wait(record, group, self._refusal_decision(record.task.id, lacking, (), now), now)
+            self._machine.queue.park(group)
+            self._lacking_quota.setdefault(record.wanted.pool or "", {})[group] = None
+            return 1
         views = self._reservations.views_for(record, self._machine.fleet.views(now), now)
+        views = self._preemption.views_for(record, views)
         opened = self._prefiltered(record, group, views, scan)
         decision = self._decide(record, opened, views, now, freed=scan.freed is not None)
         if decision is None:
@@ -373,7 +401,8 @@ class SchedulingPass:
         self, record: TaskRecord, decision: SchedulingDecision, cluster: str, views: Sequence[ClusterView], now: float
     ) -> None:
         machine, task = self._machine, record.task
-        seen = views if machine.wide_reservations else (machine.fleet.by_name[cluster],)
+        own_view = bool(machine.wide_reservations) or record.room is not None
+        seen = views if own_view else (machine.fleet.by_name[cluster],)
         nodes = next(view.nodes for view in seen if view.name == cluster)
         machine.leave_queue(record)
         short = self._prefetch.is_short(record)
@@ -388,10 +417,12 @@ class SchedulingPass:
     def _wait(self, record: TaskRecord, group: ShapeGroup, decision: SchedulingDecision, now: float) -> None:
         """The whole group waits for this. Only the head's history records it, and only when the reason changes."""
         before, group.decision = group.decision, decision
-        if before is None or before.code != decision.code:
+        if (before is None or before.code != decision.code) and record.room is None:
             self._machine.transition(record, TaskState.QUEUED, decision.code, decision.sentence, now)
         self._prefetch.item_waits(record)
         self._prefetch.yield_to(group, now)
+        if self._machine.preemptible:
+            self._preemption.group_waits(group, now)
 
     def _may_still_answer(self, record: TaskRecord, decision: SchedulingDecision, now: float) -> bool:
         """Retry clusters whose failure is older than the item; the item fails only by a newer failure."""

@@ -13,6 +13,7 @@ from ray_multicluster_scheduler.scheduler.policy.filters.health import HealthFil
 from ray_multicluster_scheduler.scheduler.policy.filters.in_flight import InFlightFilter
 from ray_multicluster_scheduler.scheduler.policy.filters.link import LinkFilter
 from ray_multicluster_scheduler.scheduler.policy.filters.paused import PausedFilter
+from ray_multicluster_scheduler.scheduler.policy.filters.pool import PoolFilter
 from ray_multicluster_scheduler.scheduler.policy.filters.preferred_only import PreferredOnlyFilter
 from ray_multicluster_scheduler.scheduler.policy.filters.python_version import PythonVersionFilter
 from ray_multicluster_scheduler.scheduler.policy.filters.required_tags import RequiredTagsFilter
@@ -22,6 +23,7 @@ from ray_multicluster_scheduler.scheduler.policy.filters.size import SizeFilter
 from ray_multicluster_scheduler.scheduler.policy.filters.submission_interval import SubmissionIntervalFilter
 from ray_multicluster_scheduler.scheduler.policy.filters.threshold import ThresholdFilter
 from ray_multicluster_scheduler.scheduler.policy.interfaces import Filter
+from ray_multicluster_scheduler.scheduler.pools.quota_ledger import QuotaLedger
 from ray_multicluster_scheduler.scheduler.queue.backpressure_controller import BackpressureController
 
 __all__ = [
@@ -39,7 +41,7 @@ CONNECTION_FILTERS = (CarrierFilter, HealthFilter, LinkFilter, PythonVersionFilt
 """Filters that tell whether a cluster can be reached."""
 
 
-def built_in_filters(settings: Settings, local_python: str) -> tuple[Filter, ...]:
+def built_in_filters(settings: Settings, local_python: str, quota: QuotaLedger) -> tuple[Filter, ...]:
     """All of them; permanent conditions come first, so that the first rejection is the most informative one."""
     return (
         PreferredOnlyFilter(),
@@ -51,6 +53,7 @@ def built_in_filters(settings: Settings, local_python: str) -> tuple[Filter, ...
         DashboardFilter(),
         PythonVersionFilter(local_python),
         SizeFilter(),
+        PoolFilter(quota),
         CordonFilter(),
         PausedFilter(),
         CapacityFilter(),

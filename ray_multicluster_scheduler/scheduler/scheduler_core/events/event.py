@@ -11,27 +11,36 @@ from typing import Any, Literal
 from ray_multicluster_scheduler.common.exception import ConfigurationError
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.control_plane.store.records import EventRecord, OperationRecord, Step, StoredDecision
+from ray_multicluster_scheduler.scheduler.lifecycle import codes
 
-Kind = Literal["transition", "decision", "cluster", "action", "telemetry", "serving", "reset"]
-DURABLE: tuple[Kind, ...] = ("transition", "decision", "cluster", "action")
+Kind = Literal["transition", "decision", "cluster", "action", "pool_changed", "telemetry", "serving", "reset"]
+DURABLE: tuple[Kind, ...] = ("transition", "decision", "cluster", "action", "pool_changed")
 """Stored and numbered, so that a subscriber can read past ones."""
 TELEMETRY: Kind = "telemetry"
 SERVING: Kind = "serving"
 """A task of serving changed. Not stored: numbered apart from the others for readers of nothing else, so that these can
 replay the newest; without a number for readers of other kinds, too."""
 KINDS: tuple[Kind, ...] = (*DURABLE, TELEMETRY, SERVING)
-CLUSTER, ACTION = "cluster", "action"
+CLUSTER, ACTION, POOL_CHANGED = "cluster", "action", "pool_changed"
 """Values of ``what`` in operation records; each is an event kind of the same name."""
+TOPICS = ("preempted", "resumed")
+"""Words for some transitions, which a filter accepts as types."""
 _ITEM_KINDS = frozenset({"task", "actor", "job", "gang"})
 _STATES = frozenset(str(state) for state in TaskState)
+_TOPICS = {
+    (TaskState.PREEMPTING, codes.PREEMPTED): "preempted",
+    (TaskState.RUNNING, codes.RESUMED): "resumed",
+}
 _MAX_WORDS = 1_000
 
 
 class Event:
     """``number`` counts durable events without gaps, and those of serving apart from them; telemetry has none."""
 
-    def __init__(self, kind: Kind, values: Mapping[str, Any], number: int | None = None) -> None:
-        self.kind, self.number, self._values = kind, number, values
+    def __init__(
+        self, kind: Kind, values: Mapping[str, Any], number: int | None = None, topic: str | None = None
+    ) -> None:
+        self.kind, self.number, self.topic, self._values = kind, number, topic, values
         self.fields: dict[str, Any] = (
             {"type": kind, **values} if number is None else {"number": number, "type": kind, **values}
         )
@@ -51,7 +60,8 @@ class Event:
 class EventFilter:
     """An event matches if each given field has one of the given values; an event without that field does not match.
 
-    ``types`` are transition, decision, cluster, action (these four by default), telemetry and serving.
+    ``types`` are transition, decision, cluster, action, pool_changed (these five by default), telemetry and
+    serving; preempted and resumed are the transitions of items that give way, and that run again afterwards.
     """
 
     types: frozenset[str] = frozenset(DURABLE)
@@ -70,7 +80,7 @@ class EventFilter:
             if key not in known:
                 raise ConfigurationError(f"Events cannot be filtered by {key!r}.", next_step=f"use {', '.join(known)}")
         found = {key: _filter_values(key, value) for key, value in given.items() if value is not None}
-        for key, allowed in (("types", frozenset(KINDS)), ("state", _STATES), ("kind", _ITEM_KINDS)):
+        for key, allowed in (("types", frozenset((*KINDS, *TOPICS))), ("state", _STATES), ("kind", _ITEM_KINDS)):
             unknown = sorted(found.get(key, frozenset()) - allowed)
             if unknown:
                 raise ConfigurationError(
@@ -81,7 +91,7 @@ class EventFilter:
     def matches(self, event: Event) -> bool:
         values = event.fields
         return (
-            event.kind in self.types
+            (event.kind in self.types or event.topic in self.types)
             and (not self.id or values.get("id") in self.id)
             and (not self.owner or values.get("owner") in self.owner)
             and (not self.cluster or values.get("cluster") in self.cluster)
@@ -131,7 +141,7 @@ def event_of(record: EventRecord) -> Event:
                 "code": step.code,
                 "sentence": step.sentence,
             }
-            return Event("transition", values, record.number)
+            return Event("transition", values, record.number, _TOPICS.get((step.state, step.code)))
         case StoredDecision() as decision:
             document = json.loads(decision.document)
             values = {
@@ -149,6 +159,8 @@ def event_of(record: EventRecord) -> Event:
             values = {"at": operation.at, **json.loads(operation.document)}
             if operation.what == CLUSTER:
                 return Event("cluster", {**values, "cluster": operation.subject}, record.number)
+            if operation.what == POOL_CHANGED:
+                return Event("pool_changed", {**values, "pool": operation.subject}, record.number)
             return Event("action", {**values, "user": operation.user, "subject": operation.subject}, record.number)
 
 

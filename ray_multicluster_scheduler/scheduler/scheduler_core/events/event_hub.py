@@ -141,7 +141,10 @@ class Subscription:
     def _may_see(self, event: Event) -> bool:
         if self.only_owner is None:
             return True
-        return event.kind != "action" and event.fields.get("owner", self.only_owner) == self.only_owner
+        return (
+            event.kind not in ("action", "pool_changed")
+            and event.fields.get("owner", self.only_owner) == self.only_owner
+        )
 
     def _batch(self) -> Batch:
         if self.position is None:

@@ -69,6 +69,7 @@ def _item_span(row: ItemRow, last: Transition, attempts: int) -> ItemSpan:
         "rmcs.kind": task.kind,
         "rmcs.name": name,
         "rmcs.owner": task.owner,
+        **({} if row.pool is None else {"rmcs.pool": row.pool}),
         **({} if row.cluster is None else {"rmcs.cluster": row.cluster}),
         "rmcs.state": str(last.state),
         "rmcs.reason": last.code,
