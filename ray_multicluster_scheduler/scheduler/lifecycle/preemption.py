@@ -31,7 +31,14 @@ from ray_multicluster_scheduler.scheduler.pools.preemption_plan import (
     RunningItem,
     Victim,
 )
-from ray_multicluster_scheduler.scheduler.pools.preemption_rules import PreemptionRules, thresholds
+from ray_multicluster_scheduler.scheduler.pools.preemption_rules import (
+    LABEL_RULE,
+    OTHER_POOL_PRIORITY,
+    RECLAIM,
+    SAME_POOL_PRIORITY,
+    PreemptionRules,
+    thresholds,
+)
 from ray_multicluster_scheduler.scheduler.pools.victim_selection import list_candidates, plan_preemption
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 
@@ -45,6 +52,15 @@ KILL_AFTER_S = 5.0
 """A victim that has not left this long after its grace is killed."""
 START_WITHIN_S = 15.0
 """A newcomer that has not started this long after the last victim left gives the room back."""
+
+
+_GIVES_WAY = {
+    SAME_POOL_PRIORITY: "gives way to a more urgent item of its pool",
+    OTHER_POOL_PRIORITY: "gives way to a more urgent item of {pool}",
+    LABEL_RULE: "gives way to an item of {pool} by a label rule",
+    RECLAIM: "gives way to {pool}, which takes back what it lent",
+}
+"""By the reason. The owner of the victim reads it, so it does not name the newcomer."""
 
 
 @dataclass(slots=True)
@@ -137,13 +153,15 @@ class Preemption:
         return list_candidates(_newcomer(task), list(self.running_items()), ledger, self._rules, now, place)
 
     def running_items(self) -> Iterator[RunningItem]:
-        """The preemptible items that run, and all that are leaving."""
+        """The preemptible items that run, and those of them that were asked to end. One on a silent cluster is neither:
+        nobody knows when its quota comes back."""
         machine = self._machine
         for task_id in machine.preemptible:
             record = machine.records[task_id]
             state = machine.registry.find(record.cluster)
             held = None if state is None else state.ledger.reservations.get(task_id)
-            if held is None or record.started_at is None:
+            leaving = record.ending is not None
+            if held is None or record.started_at is None or not (leaving or record.state is TaskState.RUNNING):
                 continue
             task = record.wanted
             yield RunningItem(
@@ -158,7 +176,7 @@ class Preemption:
                 saved_at=record.saved_at,
                 min_runtime_s=task.min_runtime_s,
                 last_preempted_at=record.preempted_at,
-                leaving=record.state is not TaskState.RUNNING or record.ending is not None,
+                leaving=leaving,
             )
 
     # ---- carrying out a plan
@@ -172,7 +190,9 @@ class Preemption:
         machine.output.add(Remember(record.task.id))
         self._prefetch.recall_cluster(state, "room is freed for another item", now)
         for victim in plan.victims:
-            sentence = f"gives way to {record.task.kind} {record.task.id} ({victim.reason.replace('_', ' ')})"
+            sentence = _GIVES_WAY[victim.reason].format(
+                pool=f"pool {record.wanted.pool}" if record.wanted.pool else "no pool"
+            )
             self._count(machine.records[victim.id].wanted.pool or "", victim)
             self.stop(machine.records[victim.id], sentence, now, newcomer=record.task.id)
 

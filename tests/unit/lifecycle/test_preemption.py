@@ -47,6 +47,7 @@ class TestGivingWay:
         driver.now += 5
         (victim,) = plans(driver)
         assert driver.state(victim) is TaskState.PREEMPTING
+        assert driver.machine.record(victim).sentence == "gives way to a more urgent item of its pool"
         assert driver.machine.record("urgent").code == "FREES_ROOM"
         leave(driver, victim)
         assert [one.task_id for one in driver.issued(Dispatch)] == ["urgent"]
@@ -179,9 +180,21 @@ class TestQuota:
         driver.submit(task("theirs", pool="q"))
         assert driver.machine.record("theirs").code == "POOL_FULL"
         (victim,) = plans(driver)
+        assert driver.machine.record(victim).sentence == "gives way to pool q, which takes back what it lent"
         leave(driver, victim)
         assert list(driver.sent_to(ever=False)) == ["theirs"]
         assert driver.machine.record(victim).code == "POOL_FULL"
+
+    def test_nothing_is_stopped_while_a_lost_item_holds_the_quota(self) -> None:
+        driver = ready(1, 2, pools=[Pool(name="p", quota={"CPU": 2}, preemptible=True)], **AT_ONCE)
+        for one, name in (("lost", "a"), ("runs", "b")):
+            driver.submit(task(one, pool="p", allow_clusters=(name,)))
+            driver.start(one)
+        driver.send(events.LinkDown("a", "no heartbeat"))
+        while driver.state("lost") is not TaskState.LOST:
+            driver.fire("lost:a", after=60)
+        driver.submit(task("urgent", 2, pool="p", priority=5))
+        assert plans(driver) == []
 
 
 class TestRestart:
