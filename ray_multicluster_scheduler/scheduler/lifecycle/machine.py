@@ -121,7 +121,7 @@ class SchedulerMachine:
             "start": self._attempts.ready_timeout,
             "grace": self._preemption.grace_over,
             "room": self._preemption.room_unused,
-            timers.PREEMPT: self._preemption.make_plans,
+            timers.PREEMPT: self._preemption.make_plan,
             timers.KEEP: self._scheduling.reserve_for_wide_items,
             timers.STARTS: self._attempts.start_timeout,
             "lost": self._fleet.still_silent,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -72,6 +73,8 @@ class MachineState:
         """Items whose attempt ended while there were such rooms."""
         self.preemptible: dict[str, float] = {}
         """The priorities of the running items that may be preempted."""
+        self.preemptible_priorities: Counter[float] = Counter()
+        """How many of them have each priority."""
         self.fleet = FleetViews(self.registry, self.view)
         self.submissions = ClusterSubmissionHistory(settings)
         self.output = InstructionBuffer()
@@ -240,9 +243,17 @@ class MachineState:
     def note_preemptible(self, record: TaskRecord) -> None:
         """Note whether an item that has an attempt may be preempted, and its priority."""
         if record.started_at is not None and self.pools.is_preemptible(record.wanted):
-            self.preemptible[record.task.id] = record.wanted.priority
+            self._set_preemptible(record.task.id, record.wanted.priority)
         elif record.ending is None or record.ending.kind != "preempt":
-            self.preemptible.pop(record.task.id, None)
+            self._set_preemptible(record.task.id, None)
+
+    def _set_preemptible(self, task_id: str, priority: float | None) -> None:
+        before = self.preemptible.pop(task_id, None)
+        if before is not None:
+            self.preemptible_priorities -= Counter([before])
+        if priority is not None:
+            self.preemptible[task_id] = priority
+            self.preemptible_priorities[priority] += 1
 
     def dispatch(
         self,
@@ -274,7 +285,8 @@ class MachineState:
         assert record.holding is not None, f"{record.task.id} has no attempt"
         self.queue.refund(record.task.owner, record.holding, now)
         self.pools.attempt_ended(record)
-        self.preemptible.pop(record.task.id, None)
+        if self.preemptible:
+            self._set_preemptible(record.task.id, None)
         if self.rooms:
             self.has_left.add(record.task.id)
         self.output.clear_timer(timers.grace_key(record.task.id, record.attempt))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from ray_multicluster_scheduler.common.exception import PolicyEvaluationError
 from ray_multicluster_scheduler.common.model import Resources, TaskDescription, TaskState
@@ -33,6 +34,7 @@ from ray_multicluster_scheduler.scheduler.pools.preemption_plan import (
 )
 from ray_multicluster_scheduler.scheduler.pools.preemption_rules import (
     LABEL_RULE,
+    MIN_RUNTIME,
     OTHER_POOL_PRIORITY,
     RECLAIM,
     SAME_POOL_PRIORITY,
@@ -42,11 +44,12 @@ from ray_multicluster_scheduler.scheduler.pools.preemption_rules import (
 from ray_multicluster_scheduler.scheduler.pools.victim_selection import list_candidates, plan_preemption
 from ray_multicluster_scheduler.scheduler.queue.shape_group import ShapeGroup
 
-MAX_PLANS = 4
-"""Plans that are made in one call; the rest follows soon."""
-NEXT_PLANS_S = 0.05
+PAUSE_S, PAUSE_PER_ITEM_S = 0.02, 2e-5
+"""The pause between two plans: the more preemptible items run, the longer a plan takes, and plans are to take a small
+share of the time only."""
 RETRY_S = 1.0
-"""A group that got no room is tried again after this time, then after twice as long, up to ``MAX_RETRY_S``."""
+"""A group that got no room is tried again after this time, then after twice as long, up to ``MAX_RETRY_S``; but as soon
+as a running item has had its minimum run time."""
 MAX_RETRY_S = 30.0
 KILL_AFTER_S = 5.0
 """A victim that has not left this long after its grace is killed."""
@@ -102,20 +105,18 @@ class Preemption:
 
     def _may_preempt(self, task: TaskDescription) -> bool:
         """A cheap check: does anything preemptible run that it could displace by some rule?"""
-        lowest = min(self._machine.preemptible.values(), default=None)
+        lowest = min(self._machine.preemptible_priorities, default=None)
         if lowest is None or task.connects_only:
             return False
         pool = self._machine.pools.ledger.pools.get(task.pool or "")
         return task.priority > lowest or (pool is not None and pool.reclaim != "never")
 
-    def make_plans(self, _: str, now: float) -> None:
-        """Look for room for the groups that are due, the most urgent ones first."""
-        machine = self._machine
-        waiting = [group for group in self._tries if group]
-        self._tries = {group: self._tries[group] for group in waiting}
-        due = sorted((one for one in waiting if self._tries[one].at <= now), key=machine.queue.urgency)
-        for group in due[:MAX_PLANS]:
-            self._try(group, now)
+    def make_plan(self, _: str, now: float) -> None:
+        """Look for room for the most urgent group that is due."""
+        self._tries = {group: attempt for group, attempt in self._tries.items() if group}
+        due = [group for group, attempt in self._tries.items() if attempt.at <= now]
+        if due:
+            self._try(min(due, key=self._machine.queue.urgency), now)
         self._set_timer(now)
 
     def _try(self, group: ShapeGroup, now: float) -> None:
@@ -129,15 +130,25 @@ class Preemption:
             del self._tries[group]
             self._carry_out(record, plan, now)
         else:
-            attempt.at = now + attempt.pause_s
+            spared = self._spared_until(now) if plan.counts.get(MIN_RUNTIME) else inf
+            attempt.at = min(now + attempt.pause_s, spared)
             attempt.pause_s = min(2 * attempt.pause_s, MAX_RETRY_S)
+
+    def _spared_until(self, now: float) -> float:
+        """When the next running item will have had its minimum run time."""
+        least = self._rules.min_runtime_s
+        ends = (
+            one.started_at + (least if one.min_runtime_s is None else one.min_runtime_s) for one in self.running_items()
+        )
+        return min((end for end in ends if end > now), default=inf)
 
     def _set_timer(self, now: float) -> None:
         soonest = min((one.at for one in self._tries.values()), default=None)
         if soonest is None:
             self._machine.output.clear_timer(timers.PREEMPT)
         else:
-            self._machine.output.set_timer(timers.PREEMPT, soonest if soonest > now else now + NEXT_PLANS_S)
+            pause_s = PAUSE_S + PAUSE_PER_ITEM_S * len(self._machine.preemptible)
+            self._machine.output.set_timer(timers.PREEMPT, max(soonest, now + pause_s))
 
     def plan(self, task: TaskDescription, now: float, *, retry: bool) -> PreemptionPlan | NoPlan:
         """Which items would leave for this one, or why none would. Changes nothing."""
@@ -274,6 +285,9 @@ class Preemption:
         record = self._machine.records[task_id]
         if record.room is not None:
             self._machine.release_room(record)
+            if record.group is not None:
+                self._tries[record.group] = _Attempt(now + MAX_RETRY_S)
+                self._set_timer(now)
             sentence = "could not start in the room that was freed for it"
             self._machine.transition(record, TaskState.QUEUED, codes.QUEUED, sentence, now)
 

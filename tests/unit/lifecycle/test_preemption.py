@@ -7,7 +7,12 @@ from typing import Any
 
 from ray_multicluster_scheduler.common.model import TaskState
 from ray_multicluster_scheduler.scheduler.lifecycle import events, timers
-from ray_multicluster_scheduler.scheduler.lifecycle.instructions import CancelAttempt, Dispatch, PreemptAttempt
+from ray_multicluster_scheduler.scheduler.lifecycle.instructions import (
+    CancelAttempt,
+    Dispatch,
+    PreemptAttempt,
+    SetTimer,
+)
 from ray_multicluster_scheduler.scheduler.pools.pool import Pool
 from tests.unit.lifecycle.driver import Driver, actor, ready, task
 from tests.unit.lifecycle.test_restore import reborn, timer
@@ -82,6 +87,17 @@ class TestGivingWay:
         assert not driver.sent_to(ever=False)
         leave(driver, "low2")
         assert list(driver.sent_to(ever=False)) == ["wide"]
+
+    def test_it_waits_for_the_end_of_the_minimum_run_time_and_no_longer(self) -> None:
+        driver = full(preemption={"min_runtime_s": 20})
+        began = driver.now
+        while not (victims := plans(driver)):
+            driver.now = next(
+                one.at for one in reversed(driver.issued(SetTimer, ever=True)) if one.key == timers.PREEMPT
+            )
+            assert driver.now <= began + 20
+        assert len(victims) == 1
+        assert driver.now == began + 20
 
     def test_what_is_not_preemptible_stays(self) -> None:
         driver = ready(1, **AT_ONCE)
