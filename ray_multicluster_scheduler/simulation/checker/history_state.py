@@ -351,7 +351,9 @@ class HistoryState:
 
     def _submitted(self, at: float, event: events.Submitted) -> None:
         if event.task.id not in self.items:
-            item = ItemState(event.task, len(self.items), bool(event.waits_for), priority=event.task.priority)
+            pool = self.pools.get(event.task.pool or "")
+            priority = event.task.priority or (0 if pool is None else pool.priority)
+            item = ItemState(event.task, len(self.items), bool(event.waits_for), priority=priority)
             self.items[event.task.id] = item
 
     def _arguments_resolved(self, at: float, event: events.ArgumentsReady | events.ArgumentsFailed) -> None:
