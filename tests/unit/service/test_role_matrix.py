@@ -74,6 +74,7 @@ EXAMPLES = {
     "POST /api/v1/items/{item_id}/release": Example(f"{_ITEM}/release", {}, "task"),
     "POST /api/v1/items/{item_id}/priority": Example(f"{_ITEM}/priority", {"priority": 1}, "task"),
     "GET /api/v1/items/{item_id}/explain": Example(f"{_ITEM}/explain", of="task"),
+    "GET /api/v1/items/{item_id}/preemption": Example(f"{_ITEM}/preemption", of="task"),
     "GET /api/v1/items/{item_id}/result": Example(f"{_ITEM}/result", of="task"),
     "GET /api/v1/items/{item_id}/logs": Example(f"{_ITEM}/logs", of="task"),
     "GET /api/v1/actors": Example("/api/v1/actors"),
