@@ -58,7 +58,8 @@ class _Plan:
     """The victims that have not left, with their attempts."""
     since: float = -inf
     """When the last victim left, or the control plane restarted after that."""
-    nodes_changed: bool = False
+    is_uncertain: bool = False
+    """Its nodes changed, or something started there, maybe on another node than the scheduler expected."""
 
 
 class _PlanProperty(StateProperty):
@@ -75,15 +76,20 @@ class _PlanProperty(StateProperty):
         content, ended = entry.content, None
         if type(content) is Persist:
             ended = self._apply(entry, content.transition, state)
+            if content.transition.state is TaskState.RUNNING:
+                self._make_uncertain(content.transition.cluster or "")
         elif type(content) is ControlPlaneRestarted:
             for plan in self._plans.values():
                 plan.since = entry.at
         elif type(content) is NodesChanged:
-            for plan in self._plans.values():
-                plan.nodes_changed |= plan.place == content.cluster
+            self._make_uncertain(content.cluster)
         elif type(content).__module__.endswith(".events"):
             self._newcomer = None
         return ended
+
+    def _make_uncertain(self, cluster: str) -> None:
+        for plan in self._plans.values():
+            plan.is_uncertain |= plan.place == cluster
 
     def _apply(self, entry: Entry, step: Transition, state: HistoryState) -> _Plan | None:
         ended = self._plans.pop(step.task_id, None)
@@ -119,8 +125,8 @@ class NothingIsStoppedForNobody(_PlanProperty):
 
 
 class FreedRoomIsKept(_PlanProperty):
-    """By the sums over a cluster: what is surely used there, without the victims, and the newcomer. Not once its nodes
-    changed."""
+    """By the sums over a cluster: what is surely used there, without the victims, and the newcomer. Only while nothing
+    has started there since the plan, and its nodes are as they were."""
 
     name = "freed_room_is_kept"
     sentence = "Until a newcomer starts, no other item is placed on the room that its victims leave."
@@ -136,7 +142,7 @@ class FreedRoomIsKept(_PlanProperty):
             return
         other = state.items[step.task_id].task.placement
         for newcomer, plan in self._plans.items():
-            if plan.place != cluster.name or plan.nodes_changed or newcomer == step.task_id:
+            if plan.place != cluster.name or plan.is_uncertain or newcomer == step.task_id:
                 continue
             for name, amount in state.items[newcomer].task.placement.items():
                 total = sum(node.get(name, 0.0) for node in cluster.totals().values())
