@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from ray_multicluster_scheduler.common.model import (
     ClusterMetadata,
@@ -83,7 +84,7 @@ def item(task_id: str, shape: int, clusters: list[SyntheticCluster], now: float,
     All need one CPU, so that the end of any item makes room for any other.
     """
     owner, wanted, size = shape % _OWNERS, shape // _OWNERS % _WISHES, shape // (_OWNERS * _WISHES)
-    values: dict[str, object] = {"pool": f"pool-{shape % pools}"} if pools else {}
+    values: dict[str, Any] = {"pool": f"pool-{shape % pools}"} if pools else {}
     some = clusters[shape % min(2, len(clusters))].metadata.name
     match wanted:
         case 1:
@@ -102,7 +103,7 @@ def item(task_id: str, shape: int, clusters: list[SyntheticCluster], now: float,
         owner=f"owner-{owner}",
         function_digest=f"function-{shape}",
         submitted_at=now,
-        **values,  # type: ignore[arg-type]  # keys chosen above
+        **values,
     )
 
 

@@ -17,6 +17,7 @@ import re
 import sys
 import threading
 import time
+from functools import partial
 
 import httptools
 
@@ -121,7 +122,7 @@ async def main() -> None:
     for ms in sys.argv[1].split(","):
         instance = Instance(float(ms), ends)
         instances.append(instance)
-        server = await loop.create_server(lambda one=instance: Connection(one), "127.0.0.1", 0)  # type: ignore[misc]  # lambda
+        server = await loop.create_server(partial(Connection, instance), "127.0.0.1", 0)
         ports.append(server.sockets[0].getsockname()[1])
     print(json.dumps(ports), flush=True)
     while question := await asyncio.to_thread(sys.stdin.readline):

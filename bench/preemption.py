@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench._preemption_evaluator import NOW, SmallPlace, random_case
-from ray_multicluster_scheduler.scheduler.pools.pool import Pool
+from ray_multicluster_scheduler.scheduler.pools.pool import Pool, Reclaim
 from ray_multicluster_scheduler.scheduler.pools.preemption_plan import Newcomer, PreemptionPlan, RunningItem
 from ray_multicluster_scheduler.scheduler.pools.preemption_rules import PreemptionRules
 from ray_multicluster_scheduler.scheduler.pools.quota_ledger import QuotaLedger
@@ -83,12 +83,17 @@ def measure(items: int, rounds: int, kind: str | None, priority: float, cpus: fl
     return {"median": round(statistics.median(times), 2), "max": round(max(times), 2)}
 
 
+_LENT: tuple[str | None, Reclaim] = ("all", "any")
+_ALONE: tuple[str | None, Reclaim] = (None, "never")
+"""Cohort and reclaim of the pools."""
+
+
 def _full_fleet(items: int, kind: str | None) -> tuple[QuotaLedger, list[RunningItem]]:
     """All quota is used. The last pool lends all that it has if the kind is ``lent``."""
     rng, quota = random.Random(1), {"CPU": items * CPUS / POOLS}
-    cohort, reclaim = ("all", "any") if kind == "lent" else (None, "never")
+    cohort, reclaim = _LENT if kind == "lent" else _ALONE
     names = [] if kind is None else [f"pool{at}" for at in range(POOLS)]
-    ledger = QuotaLedger(Pool(name=name, quota=quota, cohort=cohort, reclaim=reclaim) for name in names)  # type: ignore[arg-type]
+    ledger = QuotaLedger(Pool(name=name, quota=quota, cohort=cohort, reclaim=reclaim) for name in names)
     running = []
     for at in range(items):
         pool = rng.choice(names[: POOLS - 1] if kind == "lent" else names) if names else None

@@ -162,8 +162,8 @@ class TaskDescription:
     preemptible: Annotated[
         Flag | None,
         FieldSpec(
-            "Whether it may be stopped, after saving, for the sake of other work, and resumed later; by default as its "
-            "pool says, else no.",
+            "Whether it may be stopped for the sake of other work, and run again later; by default as its pool says, "
+            "else no.",
             ALL_KINDS,
         ),
     ] = None

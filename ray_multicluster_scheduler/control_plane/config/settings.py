@@ -139,7 +139,7 @@ class Preemption(Strict):
     cool_down_s: MaybeSeconds = 300.0
     """How long an item that was preempted is spared."""
     grace_s: MaybeSeconds = 30.0
-    """How long an item may save its state before it is killed."""
+    """An item that was asked to stop and still runs 5 s after this time is killed."""
 
 
 class ServiceTls(Strict):

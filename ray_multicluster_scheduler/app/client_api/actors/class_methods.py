@@ -93,6 +93,7 @@ class RemoteMethod:
         return self if num_returns is None else self._returning(check_num_returns(num_returns))
 
     def _returning(self, num_returns: int) -> Self:
+        """The same method with this number of return values; each kind of method implements it."""
         raise NotImplementedError
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

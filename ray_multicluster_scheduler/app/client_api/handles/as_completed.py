@@ -68,6 +68,8 @@ class WaitableHandle:
 
     Those hold the future's lock while they read its state and install their waiter, so that it cannot end in between.
     A handle can, so the thread that holds its ``_condition`` sees the state of the moment when it took it.
+
+    Each kind of handle implements the methods that raise NotImplementedError here.
     """
 
     __slots__ = ()

@@ -27,7 +27,8 @@ _log = get_logger(__name__)
 
 
 class NativeHandle(WaitableHandle):
-    """Base of the handles inside a cluster, where Ray queues and retries."""
+    """Base of the handles inside a cluster, where Ray queues and retries. Each kind implements the methods that raise
+    NotImplementedError here."""
 
     __slots__ = ("__weakref__", "parent")
 

@@ -34,7 +34,7 @@ class Replica:
 class AsyncReplica(Replica):
     """The same for a class whose method is ``async def``."""
 
-    async def handle(self, data: bytes) -> bytes:  # type: ignore[override]  # as the class that it holds
+    async def handle(self, data: bytes) -> bytes:  # type: ignore[override]  # Ray awaits methods that are async; its caller sees no difference
         inputs = json.loads(data)
         try:
             return self._answer(inputs, await self._infer(inputs if self._batches else inputs[0]))
